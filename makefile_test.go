@@ -48,8 +48,8 @@ var (
 	topLevel  = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)\(`)
 )
 
-// TestPatterns: each pattern of tests or benchmarks matches some of each of its packages, and each of its words is in the
-// name of one that matches. Else a test was renamed, and nothing runs.
+// TestPatterns: each pattern of tests or benchmarks matches some in each of its packages, and a name that matches has each of
+// its words. Else a test was renamed, and nothing runs.
 func TestPatterns(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {

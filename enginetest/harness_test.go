@@ -83,8 +83,7 @@ func TestReplicaMayLag(t *testing.T) {
 	anyBytes(t, &Harness{Open: func(*testing.T) engine.Engine { return lagging{memengine.New()} }, TTL: time.Second})
 }
 
-// TestFullCrowd: the waiters of a soak are no more than the claims of a name, and their clients no more than the store has
-// connections for.
+// TestFullCrowd: the waiters of a soak are no more than the claims of a name. The store has connections for all their clients.
 func TestFullCrowd(t *testing.T) {
 	for _, c := range []struct{ most, clients, all int }{{0, 0, 5000}, {2000, 0, 1999}, {0, 60, 5000}, {2000, 60, 1999}, {30, 0, 29}} {
 		h := Harness{Clients: c.clients}

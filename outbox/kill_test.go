@@ -266,9 +266,10 @@ func (d *database) prepare(t *testing.T) (file string, env []string) {
 
 // killing kills workers from the first message to the last.
 func (d *database) killing(t *testing.T, all *killtest.Workers, kills, messages int) int {
-	produced := 0
+	produced, look := 0, time.NewTicker(20*time.Millisecond)
+	defer look.Stop()
 	return all.KillAtWork(kills, func() int {
-		time.Sleep(20 * time.Millisecond) // each look costs the database about as much as a message
+		<-look.C // each look costs the database about as much as a message
 		if n, err := d.produced(t.Context()); err == nil {
 			produced = n
 		}

@@ -166,8 +166,10 @@ func (w *whole) start(t *testing.T, role string, n, kills int) (wait func() int)
 	step, reached := max(1, wholeMessages/(kills+1)), 0
 	offset := rand.IntN(step) // else all kinds of workers die at the same messages
 	go func() {
+		look := time.NewTicker(20 * time.Millisecond)
+		defer look.Stop()
 		done <- all.KillAtWork(kills, func() int {
-			time.Sleep(20 * time.Millisecond) // each look costs the database about as much as a message
+			<-look.C // each look costs the database about as much as a message
 			if n, err := w.reached(t.Context()); err == nil {
 				reached = n
 			}
