@@ -153,7 +153,7 @@ func (l *lock) Do(ctx context.Context, fn func(context.Context) error) (err erro
 	return fn(work)
 }
 
-// unkept returns the same lock without a minimum hold, for a call that keeps the name only when that call holds all that it wants.
+// unkept returns the same lock without a minimum hold. Such a call keeps the name later, when the call holds all that it wants.
 func (l lock) unkept() *lock {
 	l.opts.MinHold = 0
 	return &l

@@ -26,7 +26,7 @@ func TestTakeBesideClose(t *testing.T) {
 	})
 }
 
-// TestSlotKeepsAllOrNone: a permit that gets no number is free again. Its minimum hold has not begun.
+// TestSlotKeepsAllOrNone: a permit that gets no number is free again. The minimum hold has not begun.
 func TestSlotKeepsAllOrNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
