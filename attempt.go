@@ -55,8 +55,11 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 	grant, err := a.enter(ctx, wait)
 	var others *crowd
 	for pause := newBackoff(ttl); ; {
+		if a.through != nil && err == nil && grant.Held() {
+			err = s.shares(ctx, a.through, grant.Token)
+		}
 		switch {
-		case a.through != nil && (grant.Held() && !s.shares(ctx, a.through, grant.Token) || refused(err)):
+		case a.through != nil && (errors.Is(err, errApart) || refused(err)):
 			return grant, a.fail(ctx, errApart)
 		case err == nil && grant.Held():
 			if s.life.Err() == nil && s.left() > 0 { // also if the machine slept meanwhile

@@ -38,7 +38,7 @@ type LockOptions struct {
 	MaxHold time.Duration
 
 	// MinHold keeps the name taken for this time from the grant on, also when the holder releases
-	// the lock before, or dies. MinHold is for a job that may start on many machines, and runs once in a
+	// the lock before, or dies. In [LockAll] and [Slots.Take] the time begins when the call holds all. MinHold is for a job that may start on many machines, and runs once in a
 	// period. Unlock and Close return at once.
 	//
 	// MinHold is 100 ms (or the least TTL of the store) to 7 days; 0 is no minimum. The name is

@@ -22,7 +22,7 @@ type Leases []*Lease
 // ctx bounds the whole wait. If a lock cannot be had, or a held lock is lost meanwhile, LockAll
 // releases all that it holds. LockAll joins the errors of the releases to the reason.
 //
-// Minimum holds begin when LockAll holds all locks. If a minimum hold cannot begin, LockAll fails. Then the names of other minimum
+// Minimum holds begin when LockAll holds all locks. If a minimum hold cannot begin, or a lock is lost meanwhile, LockAll fails. Then the names of other minimum
 // holds may stay taken, as after [ErrUnavailable].
 //
 // Both sides of an [RWMutex] may be among the locks: LockAll takes the writing side first and the
@@ -66,8 +66,8 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 		}
 	}
 	for i, lease := range held {
-		if hold := wanted[i].opts.MinHold; hold > 0 && err == nil {
-			err = lease.Keep(ctx, hold)
+		if err == nil {
+			err = wanted[i].keepHeld(ctx, lease, held.Err)
 		}
 	}
 	if err != nil {

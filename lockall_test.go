@@ -270,6 +270,46 @@ func TestLockAllKeepsAllOrNone(t *testing.T) {
 	})
 }
 
+// TestLockAllLosesBesideKeep: an operator breaks a lock of LockAll while the minimum hold of another lock begins. LockAll fails, and keeps
+// no name.
+func TestLockAllLosesBesideKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		operator := newClient(t, eng, nil)
+		c, store := newFaultyClient(t, eng, nil)
+		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("a"))) // the session is open
+		store.set(func(ctx context.Context, do func(context.Context) error) error {
+			_, err := operator.Break(ctx, "a", pawl.BreakOptions{})
+			noErr(t, err)
+			synctest.Wait()
+			return do(ctx)
+		}, verbOpen)
+		_, err := pawl.LockAll(t.Context(), c.Mutex("a"), c.Mutex("b").With(pawl.LockOptions{MinHold: time.Hour}))
+		wantErr(t, err, pawl.ErrLost)
+		synctest.Wait() // the session of the minimum hold ends
+		wantFree(t, eng, "b")
+	})
+}
+
+// TestKeepAtTheEndOfAContext: the context of LockAll, or of Take, ends while a minimum hold begins. The error is that of Lock.
+func TestKeepAtTheEndOfAContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		keeps := pawl.LockOptions{MinHold: time.Hour}
+		mustUnlock(t, mustLock(t, t.Context(), c.Mutex("m"))) // the session is open
+		store.set(hangs, verbOpen)
+		for name, call := range map[string]func(context.Context) error{
+			"LockAll": func(ctx context.Context) error { _, err := pawl.LockAll(ctx, c.Mutex("m").With(keeps)); return err },
+			"Take":    func(ctx context.Context) error { _, err := c.Slots("s", 2).With(keeps).Take(ctx); return err },
+		} {
+			t.Log(name)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			wantErr(t, call(ctx), pawl.ErrNotAcquired, pawl.ErrUnavailable, context.DeadlineExceeded)
+			cancel()
+		}
+	})
+}
+
 // TestLockAllKeepFails: the store does not answer when the minimum hold begins. The call holds nothing.
 func TestLockAllKeepFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

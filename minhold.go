@@ -39,21 +39,43 @@ func (c *Client) checkMinHold(what string, hold time.Duration, none string) erro
 // has ended, Keep fails with the error of [Lease.Err]. After [ErrUnavailable] the name may stay
 // taken.
 func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
+	if err := l.keepFor(ctx, d, func() error { return nil }); err != nil {
+		return l.lock.failed(err)
+	}
+	return nil
+}
+
+func (l *Lease) keepFor(ctx context.Context, d time.Duration, then func() error) error {
 	err := l.Err()
 	if err == nil {
 		err = l.session.client.checkMinHold("d", d, "")
 	}
-	if err == nil {
-		work, stop := l.Within(ctx)
-		defer stop()
-		if err = l.keepTaken(work, d, func() error { return nil }); errors.Is(err, errSession) {
-			err = fmt.Errorf("%w: %w", ErrLost, err) // the next heartbeat tells the lease
-		} else if err != nil {
-			err = errors.Join(l.Err(), err)
-		}
-	}
 	if err != nil {
-		return l.lock.failed(err)
+		return err
+	}
+	work, stop := l.Within(ctx)
+	defer stop()
+	if err = l.keepTaken(work, d, then); errors.Is(err, errSession) {
+		return fmt.Errorf("%w: %w", ErrLost, err) // the next heartbeat tells the lease
+	} else if err != nil {
+		return errors.Join(l.Err(), err)
+	}
+	return nil
+}
+
+// keepHeld begins the minimum hold of a lock in a call that holds all that it wants. holds tells what the call has lost meanwhile.
+func (l *lock) keepHeld(ctx context.Context, lease *Lease, holds func() error) error {
+	if l.opts.MinHold == 0 {
+		return nil
+	}
+	err := lease.keepFor(ctx, l.opts.MinHold, func() error {
+		if l.client.life.Err() != nil {
+			return ErrClosed
+		}
+		return holds()
+	})
+	if err != nil {
+		return l.failed(l.client.stopped(ctx, err))
 	}
 	return nil
 }
@@ -84,7 +106,10 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	if err = unavailable(ctx, "enter", err); errors.Is(err, engine.ErrGone) { // the session ended before the request arrived
 		err = engine.Unavailable("enter", err)
 	}
-	if err == nil && !l.session.shares(ctx, l, is.Token) || refused(err) {
+	if err == nil {
+		err = l.session.shares(ctx, l, is.Token)
+	}
+	if errors.Is(err, errApart) || refused(err) {
 		err = fmt.Errorf("%w: another client holds the name", errSession)
 	}
 	if err == nil {

@@ -182,10 +182,14 @@ func TestMinHoldBesideClose(t *testing.T) {
 		}
 		return lease.Keep(ctx, time.Hour)
 	}
+	all := func(ctx context.Context, c *pawl.Client) error {
+		_, err := pawl.LockAll(ctx, c.Mutex("job").With(pawl.LockOptions{MinHold: time.Hour}))
+		return err
+	}
 	for name, row := range map[string]struct {
 		call    func(context.Context, *pawl.Client) error
 		answers bool
-	}{"lock without a reply": {lock, false}, "lock": {lock, true}, "keep without a reply": {keep, false}} {
+	}{"lock without a reply": {lock, false}, "lock": {lock, true}, "keep without a reply": {keep, false}, "all": {all, true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				eng := memengine.New()

@@ -391,7 +391,8 @@ func TestReentryBesideALeavingWriter(t *testing.T) {
 func TestReentryBesideAnotherClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
-		m, ctx := newClient(t, eng, nil).RWMutex("m"), pawl.WithOwner(t.Context(), "o")
+		c, store := newFaultyClient(t, eng, nil)
+		m, ctx := c.RWMutex("m"), pawl.WithOwner(t.Context(), "o")
 		reader, err := m.RLock(ctx)
 		noErr(t, err)
 		writer, err := newClient(t, eng, nil).RWMutex("m").TryLock(ctx)
@@ -402,8 +403,19 @@ func TestReentryBesideAnotherClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		mustUnlock(t, again)
 		noErr(t, reader.Keep(t.Context(), time.Minute))
-		for _, lease := range []*pawl.Lease{again, reader, writer} {
+		store.set(first(1, fails, nil), verbShow) // a question that fails says nothing of the lease
+		more, err := m.RLock(work)
+		noErr(t, err)
+		mustUnlock(t, more)
+		store.set(fails, verbShow)
+		err = reader.Keep(t.Context(), time.Minute)
+		if wantErr(t, err, pawl.ErrUnavailable); errors.Is(err, pawl.ErrLost) {
+			t.Error(err)
+		}
+		store.Heal()
+		for _, lease := range []*pawl.Lease{reader, writer} {
 			mustUnlock(t, lease)
 		}
 		pass(time.Minute)

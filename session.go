@@ -300,15 +300,18 @@ func (s *session) drop(l *Lease) {
 	s.mu.Unlock()
 }
 
-// shares reports whether a grant of a later claim is that of the lease through, or of another lease of its owner. Such leases share their
-// grants, and a later claim gets the largest of their tokens. That may also be the token of another client, or of a lease on its
+// shares returns errApart unless a grant of a later claim is that of the lease through, or of another lease of its owner. Such leases share
+// their grants, and a later claim gets the largest of their tokens. That may also be the token of another client, or of a lease on its
 // way out. Then the store says whether the claim of the lease through still stands.
-func (s *session) shares(ctx context.Context, through *Lease, got fence.Token) bool {
+func (s *session) shares(ctx context.Context, through *Lease, got fence.Token) error {
 	if got == through.token || s.granted(through.claim, got) {
-		return true
+		return nil
 	}
 	is, err := s.client.claims(ctx, through.claim.Resource)
-	return err == nil && slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == through.claim.ID && c.Token != 0 })
+	if err == nil && !slices.ContainsFunc(is.Claims, func(c engine.ClaimInfo) bool { return c.ID == through.claim.ID && c.Token != 0 }) {
+		err = errApart
+	}
+	return err
 }
 
 // granted reports whether a lease of the claim's owner has this token.

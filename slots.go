@@ -112,8 +112,8 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	}
 	slot := &Slot{Lease: permit}
 	err = s.number(ctx, slot, o, wait)
-	if hold := s.permit.opts.MinHold; hold > 0 && err == nil {
-		err = permit.Keep(ctx, hold)
+	if err == nil {
+		err = s.permit.keepHeld(ctx, permit, permit.Err)
 	}
 	if lost := permit.Err(); lost != nil {
 		err = errors.Join(err, s.value.failed("take", lost))

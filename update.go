@@ -86,7 +86,7 @@ func (v *Value) tryUpdate(ctx context.Context, fn func(Snapshot) ([]byte, error)
 			return is, conflict, err
 		}
 		if !pause.sleep(ctx, v.client.life) {
-			return is, false, v.failed("update", v.client.ended(ctx, err))
+			return is, conflict, v.failed("update", v.client.ended(ctx, err)) // the wait for the turn ends at once
 		}
 	}
 }
