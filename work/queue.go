@@ -266,7 +266,7 @@ func (q *Queue) search(ctx context.Context, r *round) (*Item, uint64, error) {
 
 // take claims an item among the known ones.
 func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
-	for ctx.Err() == nil && (r.all || r.graces < maxGraces) {
+	for ctx.Err() == nil {
 		id, unread, ok := q.choose(r)
 		switch {
 		case !ok:
@@ -284,7 +284,6 @@ func (q *Queue) take(ctx context.Context, r *round) (*Item, error) {
 			switch {
 			case errors.Is(err, pawl.ErrGrace): // the store may grant other items
 				r.grace, err = err, nil
-				r.graces++
 			case errors.Is(err, errClaimedAnew), errors.Is(err, errItemLost): // another worker may have this item now
 				err = nil
 			}

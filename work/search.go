@@ -18,7 +18,6 @@ const (
 	askAgain  = 500 * time.Millisecond // from one look at all pages to the next
 	probeGap  = 30 * time.Millisecond  // from one question about a claimed item to the next
 	maxSpread = 64
-	maxGraces = 64 // refusals after which a search that may wait takes the grace for that of all items
 )
 
 // seenPage is a page as it was when it was read.
@@ -44,7 +43,6 @@ type round struct {
 	began  time.Time
 	waits  bool // for all workers: looks again at pages with items that are claimed, and asks for those
 	all    bool // asks for all of those
-	graces int  // how often that was so
 
 	// A search that does not wait asks for one claimed item at most.
 	looked bool   // has chosen that item, and read its page
@@ -253,7 +251,6 @@ func (q *Queue) missed(id itemID, grace bool) {
 		return
 	}
 	if grace {
-		q.every = 0 // the next search may ask for this item again
 		return
 	}
 	q.spread = min(2*q.spread, maxSpread)
