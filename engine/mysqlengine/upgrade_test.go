@@ -172,14 +172,14 @@ func TestRowNumberInUse(t *testing.T) {
 func TestIdleRenewal(t *testing.T) {
 	addr := testservers.SharedMariaDB(t).Addr
 	root := database(t, addr, "root", nil)
-	exec(t, root, "CREATE USER idle", "GRANT ALL ON pawl.* TO idle")
+	exec(t, root, "CREATE USER IF NOT EXISTS idle", "GRANT ALL ON pawl.* TO idle")
 	left := func() (n int) {
 		if err := root.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'idle'").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	for name, end := range map[string]func(){"idle": func() {}, "killed": func() { killAll(t, root, "idle") }} {
+	for name, end := range map[string]func(){"idle": func() {}, "killed": func() { killAll(t, root, "idle", 1) }} {
 		params := map[string]string{"wait_timeout": "1"}
 		if name == "killed" {
 			params = nil
