@@ -264,19 +264,6 @@ func (d *database) prepare(t *testing.T) (file string, env []string) {
 		"PAWL_OUTBOX_FILE=" + file, "PAWL_OUTBOX_BEGAN=" + strconv.FormatInt(time.Now().UnixMilli(), 10), "PAWL_OUTBOX_STORE=redis://" + testservers.SharedRedis(t).Addr}
 }
 
-// killing kills workers from the first message to the last.
-func (d *database) killing(t *testing.T, all *killtest.Workers, kills, messages int) int {
-	produced, look := 0, time.NewTicker(20*time.Millisecond)
-	defer look.Stop()
-	return all.KillAtWork(kills, func() int {
-		<-look.C // each look costs the database about as much as a message
-		if n, err := d.produced(t.Context()); err == nil {
-			produced = n
-		}
-		return produced * (kills + 1) / messages
-	})
-}
-
 // killed runs producers of so many messages and relays of a kind, all in processes of their own. killed kills a relay about
 // every pause, or from the first message to the last where there is no pause. Then killed checks what the broker got.
 func (d *database) killed(t *testing.T, relay string, n, messages int, pause time.Duration) (lost, disordered, repeats int) {
@@ -285,13 +272,14 @@ func (d *database) killed(t *testing.T, relay string, n, messages int, pause tim
 	env = append(slices.Clip(env), "PAWL_OUTBOX_MESSAGES="+strconv.Itoa(messages))
 	relays := killtest.Start(t, n, append(slices.Clip(env), "PAWL_OUTBOX_WORKER="+relay)...)
 	producers := killtest.Start(t, 2, append(slices.Clip(env), "PAWL_OUTBOX_WORKER=producer")...)
+	produced := func() (int, error) { return d.produced(t.Context()) }
 	done := make(chan int)
-	go func() { done <- d.killing(t, producers, max(3, messages/1000), messages) }()
+	go func() { done <- producers.KillOver(messages, max(3, messages/1000), produced) }()
 	var kills int
 	if pause > 0 {
 		kills = relays.KillUntilDone(8, pause)
 	} else {
-		kills = d.killing(t, relays, max(8, messages/500), messages)
+		kills = relays.KillOver(messages, max(8, messages/500), produced)
 	}
 	t.Logf("%s: killed %d relays and %d producers", relay, kills, <-done)
 	lost, disordered, repeats = d.check(t, file)

@@ -4,7 +4,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"regexp"
@@ -163,18 +162,8 @@ func (w *whole) start(t *testing.T, role string, n, kills int) (wait func() int)
 	all := killtest.Start(t, n, workerEnv+"="+role, "PAWL_INBOX_KIND="+w.kind, "PAWL_INBOX_BROKER="+w.addr, "PAWL_INBOX_DIALECT="+strconv.Itoa(int(w.database.kind)), "PAWL_INBOX_SOURCE="+w.dsn,
 		"PAWL_INBOX_TABLE="+w.name, "PAWL_INBOX_MESSAGES="+strconv.Itoa(wholeMessages), "PAWL_INBOX_AHEAD="+strconv.Itoa(w.ahead), "PAWL_INBOX_STORE=redis://"+testservers.SharedRedis(t).Addr)
 	done := make(chan int, 1)
-	step, reached := max(1, wholeMessages/(kills+1)), 0
-	offset := rand.IntN(step) // else all kinds of workers die at the same messages
 	go func() {
-		look := time.NewTicker(20 * time.Millisecond)
-		defer look.Stop()
-		done <- all.KillAtWork(kills, func() int {
-			<-look.C // each look costs the database about as much as a message
-			if n, err := w.reached(t.Context()); err == nil {
-				reached = n
-			}
-			return (reached + offset) / step
-		})
+		done <- all.KillOver(wholeMessages, kills, func() (int, error) { return w.reached(t.Context()) })
 	}()
 	return func() int { return <-done }
 }

@@ -133,6 +133,22 @@ func (w *Workers) KillAtWork(kills int, work func() int) int {
 	return w.kills
 }
 
+// KillOver kills workers from the first of so many steps of work to the last, kills times at most, and returns as KillAtWork does. reached
+// tells how many steps are done, or fails while its store is away.
+func (w *Workers) KillOver(steps, kills int, reached func() (int, error)) int {
+	step, done := max(1, steps/(kills+1)), 0
+	offset := rand.IntN(step) // else workers of all kinds die at the same steps
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	return w.KillAtWork(kills, func() int {
+		<-look.C // each look costs a store about as much as a step
+		if n, err := reached(); err == nil {
+			done = n
+		}
+		return (done + offset) / step
+	})
+}
+
 // end kills the workers of a test that has failed early.
 func (w *Workers) end() {
 	w.mu.Lock()
