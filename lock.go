@@ -38,8 +38,9 @@ type LockOptions struct {
 	MaxHold time.Duration
 
 	// MinHold keeps the name taken for this time from the grant on, also when the holder releases
-	// the lock before, or dies. In [LockAll] and [Slots.Take] the time begins when the call holds all. MinHold is for a job that may start on many machines, and runs once in a
-	// period. Unlock and Close return at once.
+	// the lock before, or dies. In [LockAll] and [Slots.Take] the time begins when the call holds all.
+	// MinHold is for a job that may start on many machines, and runs once in a period. Unlock and
+	// Close return at once.
 	//
 	// MinHold is 100 ms (or the least TTL of the store) to 7 days; 0 is no minimum. The name is
 	// free earlier only when an operator breaks it, or the store forgets: a restart grace does not

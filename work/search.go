@@ -41,16 +41,16 @@ type seenItem struct {
 type round struct {
 	number uint64
 	began  time.Time
-	waits  bool // for all workers: looks again at pages with items that are claimed, and asks for those
-	all    bool // asks for all of those
+	waits  bool  // for all workers: looks again at pages with items that are claimed, and asks for those
+	all    bool  // asks for all of those
+	fresh  bool  // the head was read in this search
+	grace  error // which kept an item from this search
 
 	// A search that does not wait asks for one claimed item at most.
 	looked bool   // has chosen that item, and read its page
 	id     itemID // of that item
 	claim  uint64 // the token of its claim then
 	asked  bool   // has asked, or there is no such item
-	fresh  bool   // the head was read in this search
-	grace  error  // which kept an item from this search
 }
 
 // begin returns the round to ask in, a new round if it is time or anew is set. A search that
@@ -155,10 +155,13 @@ func (q *Queue) longestDue(r *round) (id itemID, unread, ok bool) {
 		item.tried = r.number
 		return r.id, false, true
 	}
+	if r.asked = q.claimed == 0; r.asked {
+		return id, false, false
+	}
 	var longest *seenItem
 	for _, page := range q.pages {
 		is := q.items[page]
-		if q.claimed == 0 || is == nil || is.claims == 0 {
+		if is == nil || is.claims == 0 {
 			continue
 		}
 		for i := range is.items {
@@ -253,7 +256,7 @@ func (q *Queue) missed(id itemID, grace bool) {
 	if grace {
 		return
 	}
-	q.spread = min(2*q.spread, maxSpread)
+	q.widen()
 	if item != nil {
 		q.items[id.page].stale = true // its worker has written so there, or is about to
 	}
@@ -285,11 +288,14 @@ func (q *Queue) crowd(met bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if met {
-		q.spread = min(2*q.spread, maxSpread)
+		q.widen()
 	} else {
 		q.spread = max(q.spread-1, 1)
 	}
 }
+
+// widen is crowd where q.mu is held and claimers have met.
+func (q *Queue) widen() { q.spread = min(2*q.spread, maxSpread) }
 
 // lastPage is the last known page; 0: none.
 func (q *Queue) lastPage() uint64 {
