@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -31,18 +30,18 @@ func BenchmarkIdleWaiters(b *testing.B) {
 		url     string // with the address of the server
 		servers int
 		start   func(testing.TB, ...string) *testservers.Server
-		waiters int // 0: 200
+		waiters int
 	}{
-		{"Redis", "redis://%s", 1, testservers.Redis, 0},
-		{"Redlock of 3", "redlock://%s,%s,%s", 3, testservers.Redis, 0},
-		{"PostgreSQL, lease", "postgres://postgres@%s/postgres?unlogged=on", 1, testservers.Postgres, 0},
+		{"Redis", "redis://%s", 1, testservers.Redis, 200},
+		{"Redlock of 3", "redlock://%s,%s,%s", 3, testservers.Redis, 200},
+		{"PostgreSQL, lease", "postgres://postgres@%s/postgres?unlogged=on", 1, testservers.Postgres, 200},
 		{"PostgreSQL, row", "postgres://postgres@%s/postgres?mode=row&connections=40", 1, testservers.Postgres, 25}, // each has a connection
-		{"MariaDB, lease", "mysql://root@%s/pawl", 1, testservers.MariaDB, 0},
+		{"MariaDB, lease", "mysql://root@%s/pawl", 1, testservers.MariaDB, 200},
 		{"MariaDB, row", "mysql://root@%s/pawl?mode=row&connections=40", 1, testservers.MariaDB, 25},
-		{"etcd", "etcd://%s", 1, testservers.Etcd, 0},
-		{"ZooKeeper", fmt.Sprintf("zk://%%s?tick=%dms", testservers.ZooKeeperTick()), 1, zookeeper, 0},
-		{"NATS", "nats://%s", 1, testservers.NATS, 0},
-		{"SQLite", "sqlite:" + filepath.Join(b.TempDir(), "idle.db"), 0, nil, 0},
+		{"etcd", "etcd://%s", 1, testservers.Etcd, 200},
+		{"ZooKeeper", fmt.Sprintf("zk://%%s?tick=%dms", testservers.ZooKeeperTick()), 1, zookeeper, 200},
+		{"NATS", "nats://%s", 1, testservers.NATS, 200},
+		{"SQLite", "sqlite:" + filepath.Join(b.TempDir(), "idle.db"), 0, nil, 200},
 	} {
 		b.Run(store.name, func(b *testing.B) {
 			all := servers(store.servers, store.start)
@@ -52,7 +51,7 @@ func BenchmarkIdleWaiters(b *testing.B) {
 			}
 			url := fmt.Sprintf(store.url, addrs...)
 			for b.Loop() {
-				idleWaiters(b, store.name, cmp.Or(store.waiters, 200), func() engine.Engine {
+				idleWaiters(b, store.name, store.waiters, func() engine.Engine {
 					eng, err := open.Open(ctx, url)
 					if err != nil {
 						b.Fatal(err)
