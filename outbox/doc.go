@@ -64,7 +64,7 @@
 // took longer than a second to write its rows. A crash of the relay counts no attempt.
 //
 // A database that loses commits, as by a failover to a replica that is behind, loses the messages of these commits. The relay may have sent
-// some of them. A proxy may hide the failover from the relay. Then a message that gets the number of a lost message may count as sent.
+// some of them. A later message may get the number of a lost message. The relay sends that message as well, also where a proxy hides the failover.
 //
 // On MySQL, unlike MariaDB, a statement cannot bound its own wait for a lock. A message that a transaction with a completion has locked stalls
 // its partition there for innodb_lock_wait_timeout, 50 s as shipped, again and again. So give the relay a database handle of its own,

@@ -73,3 +73,32 @@ func TestASlowUpdateIsNoLock(t *testing.T) {
 	d.run(t, newClient(t), p, outbox.RelayOptions{Timeout: time.Second})
 	until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, ids...) })
 }
+
+// A failover of the database has lost the commit of a message that is under way, and another message has got its number. The other message is sent.
+func TestANumberOfAnotherMessage(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		const first, second = `a "quoted" \ ID's {1}, with é`, "another"
+		under, release := make(chan string, 10), make(chan struct{})
+		p := publish(func(_ context.Context, m outbox.Message) error {
+			under <- m.ID
+			if m.ID == first {
+				<-release
+			}
+			return nil
+		})
+		d.enqueue(t, outbox.Message{ID: first, Topic: "t", Key: "k"})
+		d.run(t, newClient(t), p, outbox.RelayOptions{})
+		if id := next(t, "the message is under way", under); id != first {
+			t.Fatal(id)
+		}
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET id = ? WHERE id = ?", second, first); err != nil {
+			t.Fatal(err)
+		}
+		close(release)
+		if id := next(t, "the other message is sent", under); id != second {
+			t.Fatal(id)
+		}
+		last := d.enqueue(t, outbox.Message{ID: first, Topic: "t", Key: "k"})
+		until(t, "confirmed", func() bool { return d.is(t, outbox.Confirmed, second) && d.is(t, outbox.Confirmed, last...) })
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -125,13 +126,12 @@ func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) 
 // mark changes messages of a state. A message may be done since: a consumer may be faster than the confirm. If one of the messages is
 // locked, each is marked alone.
 func (o *owner) mark(ctx context.Context, batch []*result, set string, is State) error {
-	var all []int64
-	var alone []*result
+	var all, alone []*result
 	for _, r := range batch {
 		if _, locked := o.locked[r.row.seq]; locked {
 			alone = append(alone, r)
 		} else {
-			all = append(all, r.row.seq)
+			all = append(all, r)
 		}
 	}
 	began := time.Now()
@@ -144,7 +144,7 @@ func (o *owner) mark(ctx context.Context, batch []*result, set string, is State)
 		return err
 	}
 	return o.each(ctx, alone, waited, func(ctx context.Context, r *result) error {
-		return o.markAll(ctx, []int64{r.row.seq}, set, is, aloneWait)
+		return o.markAll(ctx, []*result{r}, set, is, aloneWait)
 	})
 }
 
@@ -187,13 +187,36 @@ func (l lock) again(resend time.Duration) lock {
 	return lock{time.Now().Add(wait), wait}
 }
 
-func (o *owner) markAll(ctx context.Context, seqs []int64, set string, is State, wait time.Duration) error {
-	if len(seqs) == 0 {
+func (o *owner) markAll(ctx context.Context, batch []*result, set string, is State, wait time.Duration) error {
+	if len(batch) == 0 {
 		return nil
 	}
+	var seqs []int64
+	var ids []string
+	for _, r := range batch {
+		seqs, ids = append(seqs, r.row.seq), append(ids, r.row.ID)
+	}
 	s := o.table.update(o.guarded(wait), "seq").Add(set, ", changed = ", o.table.now(), " WHERE state = ", strconv.Itoa(int(is)), " AND ")
-	_, err := o.exec(ctx, seqs, o.table.among(s, seqs), wait)
+	_, err := o.exec(ctx, seqs, o.table.named(o.table.among(s, seqs).Add(" AND "), ids), wait)
 	return err
+}
+
+// named appends the condition that a message has one of these IDs. After a failover that has lost commits, a number may be that of another message.
+func (t *Table) named(s *dialect.Statement, ids []string) *dialect.Statement {
+	if t.dialect == dialect.PostgreSQL { // as in among
+		list := make([]string, len(ids))
+		for i, id := range ids {
+			list[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(id) + `"`
+		}
+		return s.Add("id = ANY(").Value("{" + strings.Join(list, ",") + "}").Add("::text[])")
+	}
+	if t.dialect == dialect.SQLite {
+		return in(s.Add("id IN "), ids)
+	}
+	for i, id := range ids { // without parameters, see number
+		s.Add([]string{"id IN (", ", "}[min(i, 1)], "x'", hex.EncodeToString([]byte(id)), "'")
+	}
+	return s.Add(")")
 }
 
 // among appends the condition that a message has one of these numbers.
@@ -224,7 +247,7 @@ func (o *owner) fail(ctx context.Context, r *result) error {
 	default:
 		s.Add(", attempt = attempt + 1 WHERE state = 0")
 	}
-	all, err := o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
+	all, err := o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND id = ").Value(r.row.ID).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
 	r.done = err == nil && !all
 	return err
 }
