@@ -150,15 +150,16 @@ func (f *feed) rest(ctx context.Context) error {
 	return nil
 }
 
-// pending asks how many messages are handed out and not acknowledged.
+// pending asks how many messages are handed out and not acknowledged. Info of a consumer that two goroutines have would be a race, and Extend
+// asks beside Receive. So each question has a consumer of its own.
 func (f *feed) pending(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
-	info, err := f.consumer.Info(ctx)
+	consumer, err := f.js.Consumer(ctx, f.stream, f.durable)
 	if err != nil {
 		return 0, err
 	}
-	return info.NumAckPending, nil
+	return consumer.CachedInfo().NumAckPending, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

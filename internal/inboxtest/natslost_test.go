@@ -2,6 +2,7 @@ package inboxtest_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,6 +74,27 @@ func TestDeadAfterAckWait(t *testing.T) {
 	if err := now.Dead(t.Context(), "its reason"); err != nil || b.letters(t) != 1 {
 		t.Errorf("%d dead letters, %v, want 1", b.letters(t), err)
 	}
+}
+
+// TestQuestionsAtOnce: two goroutines ask the server for the messages under way at the same time, as Extend and Receive do.
+func TestQuestionsAtOnce(t *testing.T) {
+	b := newNATS(t)
+	if err := b.publish(t.Context(), message("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	f := b.open(t, false, &natsjs.Options{Hold: time.Minute, Block: 10 * time.Millisecond})
+	awaited(t, f)
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			for range 10 {
+				if err := f.Extend(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
 }
 
 // TestDeadOfALongRun: a message that is extended stays with its process for longer than AckWait, and becomes a dead letter.
