@@ -169,7 +169,7 @@ func TestConnections(t *testing.T) {
 	var all sync.WaitGroup
 	for range 500 {
 		all.Go(func() {
-			if _, err := witness.Commit(t.Context(), nil); !errors.Is(err, dtx.ErrAborted) {
+			if _, err := witness.Commit(t.Context(), nil); !errors.Is(err, dtx.ErrAborted) && !errors.Is(err, dtx.ErrInDoubt) { // in doubt on a busy machine
 				t.Error(err)
 			}
 		})
