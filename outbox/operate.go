@@ -167,8 +167,7 @@ func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds, l
 	if err != nil || len(seqs) == 0 {
 		return 0, 0, err
 	}
-	result, err := in(t.new().Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state IN (", states, ") AND changed <= ", t.now(), " - ").Value(seconds).
-		Add(" AND seq IN "), seqs).Exec(ctx, db)
+	result, err := dialect.DeleteByKey(t.new(), t.messages.Name, "seq", seqs).Add(" AND state IN (", states, ") AND changed <= ", t.now(), " - ").Value(seconds).Exec(ctx, db)
 	if err != nil {
 		return 0, 0, err
 	}

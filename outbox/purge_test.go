@@ -90,6 +90,34 @@ func TestPurgeEnds(t *testing.T) {
 	}
 }
 
+// Purge of a small table waits for no transaction that has enqueued a message, and that may be in doubt.
+func TestPurgeBesideAnOpenTransaction(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		if d.dialect == dialect.SQLite {
+			return // whose file has one writer
+		}
+		for i := range 50 {
+			d.enqueue(t, outbox.Message{Topic: "t", Key: strconv.Itoa(i)})
+		}
+		if err := d.exec(t.Context(), d.db, "UPDATE "+d.name+" SET state = 2"); err != nil {
+			t.Fatal(err)
+		}
+		tx, err := d.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback() //nolint:errcheck // nothing is to be kept
+		if _, err := d.table.Enqueue(t.Context(), tx, outbox.Message{Topic: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		if n, err := d.table.Purge(ctx, d.db, 0, outbox.Confirmed); err != nil || n != 50 {
+			t.Errorf("%d are purged, %v", n, err)
+		}
+	})
+}
+
 // purges purges again and again. The function that purges returns ends that, and tells how many messages were deleted.
 func (d *database) purges(t *testing.T) (purged func() int64) {
 	ctx, stop := context.WithCancel(t.Context())

@@ -187,18 +187,19 @@ func remove(ctx context.Context, db *sql.DB, d dialect.Dialect, table string, id
 		return 0, err
 	}
 	defer rows.Close()
-	n := 0
-	s := dialect.New(d).Add("DELETE FROM ").Table(table).Add(" WHERE id IN (")
-	for ; rows.Next(); n++ {
+	var all []string
+	for rows.Next() {
 		var id string
 		if err := rows.Scan(&id); err != nil {
 			return 0, err
 		}
-		s.Add([]string{"", ", "}[min(n, 1)]).Value(id)
+		all = append(all, id)
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil || n == 0 {
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(all) == 0 {
 		return 0, err
 	}
-	_, err = s.Add(")").Exec(ctx, db)
-	return n, err
+	if _, err := dialect.DeleteByKey(dialect.New(d), table, "id", all).Exec(ctx, db); err != nil {
+		return 0, err
+	}
+	return len(all), nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/pawl-go/pawl"
@@ -91,19 +92,19 @@ func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	if err != nil || len(names) == 0 {
 		return 0, err
 	}
-	s := t.new().Add("DELETE FROM ").Table(t.table.Name).Add(" WHERE expires <= ", t.now(), " AND name IN (")
-	for i, name := range names {
-		s.Add([]string{"", ", "}[min(i, 1)]).Value(name)
+	swept := int64(0)
+	for some := range slices.Chunk(names, 1000) {
+		result, err := dialect.DeleteByKey(t.new(), t.table.Name, "name", some).Add(" AND expires <= ", t.now()).Exec(ctx, tx)
+		if err != nil {
+			return 0, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return 0, err
+		}
+		swept += n
 	}
-	result, err := s.Add(")").Exec(ctx, tx)
-	if err != nil {
-		return 0, err
-	}
-	rows, err := result.RowsAffected()
-	if err != nil {
-		return 0, err
-	}
-	return int(rows), tx.Commit()
+	return int(swept), tx.Commit()
 }
 
 // start is the time at which the statement or the transaction began: PostgreSQL uses no index for a time
