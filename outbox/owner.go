@@ -39,8 +39,6 @@ type owner struct {
 	beyond   time.Time // when the last full pass was beyond that, or began
 	fully    bool      // the pass is a full one
 	full     time.Time // when the last full pass began
-	cleaned  time.Time // when there was nothing to delete
-	cleans   [2]int64  // for done and confirmed messages, the number after which the next look for messages to delete begins
 	repeats  time.Time // no look for messages that are to be repeated before this time
 }
 
@@ -208,10 +206,11 @@ func (o *owner) read(ctx context.Context, woken bool) (err error) {
 			return failed("read messages", err)
 		}
 	}
-	if err := o.readDue(ctx, now); err != nil {
-		return err
+	// To send new messages does not wait until the database answers this question.
+	if err := o.readDue(ctx, now); err != nil && !errors.Is(ctx.Err(), context.Canceled) && o.opts.OnError != nil {
+		o.opts.OnError(err)
 	}
-	return failed("clean", o.clean(ctx, now))
+	return nil
 }
 
 // begin begins a pass, which is a full one when it is time.
@@ -236,26 +235,6 @@ func (o *owner) begin(ctx context.Context, now time.Time) error {
 	}
 	o.plan.missed(late)
 	o.passes = true
-	return nil
-}
-
-// clean deletes old messages, if it is time. With completion a confirmed message stays until it is done.
-func (o *owner) clean(ctx context.Context, now time.Time) error {
-	states := []State{Done, Confirmed}
-	if o.opts.Resend > 0 {
-		states = states[:1]
-	}
-	begins := o.cleaned.IsZero() || now.Sub(o.cleaned) >= time.Minute
-	for i, state := range states {
-		if !begins && o.cleans[i] == 0 {
-			continue
-		}
-		next, err := o.table.clean(ctx, o.db, o.part, state, o.cleans[i], o.opts.Retention, o.opts.Timeout)
-		if err != nil {
-			return err
-		}
-		o.cleaned, o.cleans[i] = now, next
-	}
 	return nil
 }
 

@@ -113,6 +113,7 @@ type Relay struct {
 	opts      RelayOptions
 	counters  counters
 	hung      [Partitions]atomic.Int64 // see owner
+	cleaning  sync.Mutex               // for one statement of a cleaner
 
 	mu     sync.Mutex
 	owners map[*owner]bool // of partitions that are not given up
@@ -121,7 +122,7 @@ type Relay struct {
 // Relay returns a relay, which nothing runs yet. Nil opts are the defaults. The client's store has to have
 // semaphores and versioned values, see [pawl.Slots]: all relays of the table use the same store. Relays of other tables may use
 // that store, too. The relay uses up to one
-// connection of db for each partition that it holds.
+// connection of db for each partition that it holds, and another to delete old messages.
 func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts *RelayOptions) (*Relay, error) {
 	if opts == nil {
 		opts = &RelayOptions{}
@@ -198,7 +199,10 @@ func (r *Relay) add(slot *pawl.Slot, identity int64) *owner {
 // refuses is given up as well, because only a new holder has a larger token.
 func (r *Relay) own(ctx context.Context, end context.CancelCauseFunc, slot *pawl.Slot, o *owner) {
 	within, stop := slot.Within(ctx)
+	var cleaning sync.WaitGroup
+	defer cleaning.Wait()
 	defer stop()
+	cleaning.Go(func() { newCleaner(r, o.part).run(within) })
 	var stale time.Time // since when the table refuses the token
 	for tries := 1; within.Err() == nil && r.keeps(o); tries++ {
 		began := time.Now()
@@ -239,12 +243,7 @@ func (r *Relay) failed(ctx context.Context, err error, tries int) {
 	if r.opts.OnError != nil {
 		r.opts.OnError(err)
 	}
-	timer := time.NewTimer(backoff(tries, min(r.opts.Backoff, patience), min(r.opts.MaxBackoff, patience)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	rest(ctx, backoff(tries, min(r.opts.Backoff, patience), min(r.opts.MaxBackoff, patience)))
 }
 
 // Wake makes this relay look at the table now. Call Wake after the commit of a transaction with messages. Wake does

@@ -24,14 +24,15 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 		}
 	}
 	bytes := max(1, min(o.plan.maxBytes/4, o.plan.maxBytes-o.plan.bytes))
+	began, seldom := time.Now(), max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan))
 	page, more, err := o.table.due(ctx, o.db, o.part, limit, bytes, o.opts.Resend, without)
-	if err != nil {
+	if err != nil { // a question that fails late delays new messages, by a fifth at most
+		o.repeats = time.Now().Add(max(seldom, 5*time.Second, 4*time.Since(began)))
 		return failed("read messages that are not done", err)
 	}
 	o.plan.repeat(page)
-	o.repeats = now.Add(o.opts.Poll)
-	if !more {
-		o.repeats = now.Add(max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan)))
+	if o.repeats = now.Add(o.opts.Poll); !more {
+		o.repeats = now.Add(seldom)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/pawl-go/pawl/dialect"
 )
@@ -24,7 +23,7 @@ func (t *Table) page(ctx context.Context, db *sql.DB, part int, after int64, lim
 	if t.dialect == dialect.PostgreSQL {
 		s.Add(", txid_current_snapshot()::text")
 	}
-	order := t.pending(s.Add(" FROM ").Table(t.messages.Name), part, after, math.MaxInt64)
+	order := t.ofState(s.Add(" FROM ").Table(t.messages.Name), part, Pending, after, math.MaxInt64)
 	if withoutHalted {
 		t.unhalted(s, part)
 	}
@@ -45,15 +44,16 @@ func (t *Table) number(s *dialect.Statement, n int64) *dialect.Statement {
 	return s.Value(n)
 }
 
-// pending appends the condition of the pending messages of a partition after a number and up to another, and returns their order. For a
+// ofState appends the condition of the messages of a partition and a state, after a number and up to another, and returns their order. For a
 // prepared statement PostgreSQL may take the primary key, and read the messages of all partitions. So the whole condition and the order
 // are in terms of the other index.
-func (t *Table) pending(s *dialect.Statement, part int, after, upTo int64) (order string) {
+func (t *Table) ofState(s *dialect.Statement, part int, state State, after, upTo int64) (order string) {
+	is := strconv.Itoa(int(state))
 	if t.dialect == dialect.PostgreSQL {
-		s.Add(" WHERE (part, state, seq) > (").Value(part).Add(", 0, ").Value(after).Add(") AND (part, state, seq) <= (").Value(part).Add(", 0, ").Value(upTo).Add(")")
+		s.Add(" WHERE (part, state, seq) > (").Value(part).Add(", ", is, ", ").Value(after).Add(") AND (part, state, seq) <= (").Value(part).Add(", ", is, ", ").Value(upTo).Add(")")
 		return " ORDER BY part, state, seq"
 	}
-	t.number(t.number(s.Add(" WHERE part = "), int64(part)).Add(" AND state = 0 AND seq > "), after)
+	t.number(t.number(s.Add(" WHERE part = "), int64(part)).Add(" AND state = ", is, " AND seq > "), after)
 	if upTo < math.MaxInt64 {
 		t.number(s.Add(" AND seq <= "), upTo)
 	}
@@ -79,7 +79,7 @@ func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) ([]place, 
 	} else {
 		s.Name("key")
 	}
-	order := t.pending(s.Add(" FROM ").Table(t.messages.Name), ask.part, ask.after, ask.upTo)
+	order := t.ofState(s.Add(" FROM ").Table(t.messages.Name), ask.part, Pending, ask.after, ask.upTo)
 	switch {
 	case ask.whole:
 	case ask.keys != nil:
@@ -122,33 +122,6 @@ func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues b
 	s := t.new().Add("SELECT DISTINCT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> ''")
 	return collect(ctx, db, s, func(rows *sql.Rows, lane *string) error { return rows.Scan(lane) })
-}
-
-// clean looks at up to 1,000 messages of a state after a number, and deletes the messages that are older than the retention.
-// The next look begins after next. There is nothing to delete behind it if next is 0.
-func (t *Table) clean(ctx context.Context, db *sql.DB, part int, state State, after int64, retention, timeout time.Duration) (next int64, err error) {
-	seqs, err := numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part = ").Value(part).
-		Add(" AND state = ").Value(int(state)).Add(" AND seq > ").Value(after).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
-	if err != nil || len(seqs) == 0 {
-		return 0, err
-	}
-	bounded, stop := t.patient(ctx, lockWait, timeout)
-	defer stop()
-	result, err := in(t.waiting(t.new(), lockWait).Add("DELETE FROM ").Table(t.messages.Name).Add(" WHERE state = ").Value(int(state)).
-		Add(" AND changed <= ", t.now(), " - ").Value(int64(retention/time.Second)).Add(" AND seq IN "), seqs).Exec(bounded, db)
-	switch {
-	case err != nil && ctx.Err() == nil && t.waited(bounded, err) && len(seqs) == maxBatch:
-		return seqs[len(seqs)-1], nil // these the next time
-	case err != nil && ctx.Err() == nil && t.waited(bounded, err), dialect.Again(err):
-		return 0, nil // the next time
-	}
-	if err != nil {
-		return 0, err
-	}
-	if n, err := result.RowsAffected(); n == 0 || len(seqs) < maxBatch {
-		return 0, err
-	}
-	return seqs[len(seqs)-1], nil
 }
 
 // in appends values in parentheses.

@@ -32,16 +32,13 @@ func (c *Coordinator) Run(ctx context.Context, ask Asker) error {
 	}
 	r := &run{Coordinator: c, ask: ask, busy: make(map[string]int), away: make(map[string]rest), locked: make(map[string]rest), done: make(chan struct{}, 1)}
 	defer r.group.Wait()
+	r.group.Go(func() { r.clean(ctx) })
 	for ctx.Err() == nil {
 		err := r.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			c.tell(err)
 		}
-		pause := 500 * time.Millisecond
-		if err == nil && r.more {
-			pause = 0
-		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(500 * time.Millisecond)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
@@ -64,12 +61,10 @@ func (c *Coordinator) tell(err error) {
 // run is a call of Run.
 type run struct {
 	*Coordinator
-	ask     Asker
-	group   sync.WaitGroup
-	done    chan struct{}   // a question has ended
-	cleaned time.Time       // when the last cleaning began
-	more    bool            // that left old half messages, so the next round goes on
-	locked  map[string]rest // due half messages whose claims met a lock
+	ask    Asker
+	group  sync.WaitGroup
+	done   chan struct{}   // a question has ended
+	locked map[string]rest // due half messages whose claims met a lock
 
 	mu   sync.Mutex
 	all  int             // questions under way
@@ -93,12 +88,6 @@ func (r rest) again(least, most time.Duration) rest {
 
 // round begins as many questions as are due and may be under way.
 func (r *run) round(ctx context.Context) error {
-	if r.more || time.Since(r.cleaned) > time.Minute {
-		r.cleaned = time.Now()
-		if err := r.clean(ctx); err != nil {
-			return failed("clean", err)
-		}
-	}
 	free, without := r.free()
 	if free == 0 {
 		return nil
@@ -145,25 +134,51 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 	return nil
 }
 
-// batch is how many rows of a state one round removes at most, so that questions need not wait for all.
-const batch = 1000
+// mostRemoved is how many rows a DELETE removes at most.
+const mostRemoved = 1000
 
-// clean removes old half messages.
-func (r *run) clean(ctx context.Context) error {
-	r.more = false
-	more := false
-	for _, state := range []State{Submitted, Aborted} {
+// clean removes old half messages each minute, beside the questions, and tells an error in each minute.
+func (r *run) clean(ctx context.Context) {
+	states := []State{Submitted, Aborted}
+	batches := []int{mostRemoved, mostRemoved}
+	minute := time.NewTicker(time.Minute)
+	defer minute.Stop()
+	for ctx.Err() == nil {
+		var errs error
+		for i, state := range states {
+			errs = errors.Join(errs, r.removeOld(ctx, state, &batches[i]))
+		}
+		if errs != nil && ctx.Err() == nil {
+			r.tell(failed("clean", errs))
+		}
+		select {
+		case <-ctx.Done():
+		case <-minute.C:
+		}
+	}
+}
+
+// removeOld removes all old half messages of a state. A DELETE of large ones may take too long. So after an error the next takes fewer.
+func (r *run) removeOld(ctx context.Context, state State, batch *int) error {
+	for {
 		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
+		began, limit := time.Now(), *batch
 		n, err := remove(visit, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
-			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(batch))
+			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(limit))
 		stop()
-		if err != nil && !dialect.Again(err) {
+		switch {
+		case err != nil:
+			*batch = max(1, limit/4)
+		case time.Since(began) < r.opts.Timeout/4:
+			*batch = min(2*limit, mostRemoved)
+		}
+		switch {
+		case err == nil && n < limit, ctx.Err() != nil, limit == 1 && dialect.Again(err):
+			return nil
+		case err != nil && limit == 1:
 			return err
 		}
-		more = more || n == batch
 	}
-	r.more = more
-	return nil
 }
 
 // free returns how many questions may begin, and the producers that get none now.
