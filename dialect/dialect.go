@@ -188,24 +188,51 @@ func InsertIfAbsent(d Dialect, table, key string, row Columns) *Statement {
 	return s.Add(" ON DUPLICATE KEY UPDATE ").Name(key).Add(" = ").Name(key)
 }
 
+// Among appends the condition that a column has one of 1 or more values. On PostgreSQL the text of the statement is the same for any number of
+// values, so that the database can keep the statement prepared. On MySQL a text is compared as bytes.
+func Among[K int64 | string](s *Statement, column string, values []K) *Statement {
+	if s.Name(column); s.dialect == PostgreSQL {
+		list, kind := make([]string, len(values)), "bigint"
+		for i, v := range values {
+			list[i] = fmt.Sprint(v)
+			if text, ok := any(v).(string); ok {
+				list[i], kind = `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)+`"`, "text"
+			}
+		}
+		return s.Add(" = ANY(").Value("{"+strings.Join(list, ",")+"}").Add("::", kind, "[])")
+	}
+	for i, v := range values {
+		s.Add([]string{" IN (", ", "}[min(i, 1)])
+		literal(s, v)
+	}
+	return s.Add(")")
+}
+
+// literal appends a value. A driver of MySQL needs three round trips for a statement with parameters, and one without any.
+func literal[K int64 | string](s *Statement, value K) {
+	text, ok := any(value).(string)
+	switch {
+	case !ok:
+		s.Add(fmt.Sprint(value))
+	case s.dialect == MySQL:
+		s.Add("x'", hex.EncodeToString([]byte(text)), "'")
+	default:
+		s.Value(text)
+	}
+}
+
 // DeleteByKey appends a DELETE of the rows that have one of 1 to 1,000 values in the column of the primary key. Add may append AND and further
 // conditions. On MySQL a DELETE with IN reads a small table without the index, and so waits for each transaction that has changed any row.
 // MariaDB obeys no hint there. Therefore the values are a table there, and each row is found by its key.
 func DeleteByKey[K int64 | string](s *Statement, table, key string, values []K) *Statement {
 	s.Add("DELETE FROM ").Table(table)
 	if s.dialect != MySQL {
-		s.Add(" WHERE ").Name(key).Add(" IN (")
-		for i, v := range values {
-			s.Add([]string{"", ", "}[min(i, 1)]).Value(v)
-		}
-		return s.Add(")")
+		return Among(s.Add(" WHERE "), key, values)
 	}
 	for i, v := range values {
-		literal := fmt.Sprint(v)
-		if text, ok := any(v).(string); ok {
-			literal = "x'" + hex.EncodeToString([]byte(text)) + "'"
-		}
-		s.Add([]string{" USING (SELECT ", " UNION ALL SELECT "}[min(i, 1)], literal, " AS chosen")
+		s.Add([]string{" USING (SELECT ", " UNION ALL SELECT "}[min(i, 1)])
+		literal(s, v)
+		s.Add(" AS chosen")
 	}
 	return s.Add(") AS chosen STRAIGHT_JOIN ").Table(table).Add(" FORCE INDEX (PRIMARY) WHERE ").Table(table).Add(".").Name(key).Add(" = chosen.chosen")
 }

@@ -3,17 +3,20 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"math"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/outbox/internal/batches"
 )
 
 const (
-	mostPages   = 10              // of a walk
-	mostRefused = 20              // messages that a walk leaves because they cannot be deleted
-	cleanWait   = 3 * time.Second // of a DELETE
+	mostPages = 10              // of a walk
+	cleanWait = 3 * time.Second // of a DELETE
 )
 
 // cleaner deletes the old messages of a partition, beside its owner, so that a slow DELETE delays no sending. No token guards the DELETE: any
@@ -22,23 +25,32 @@ type cleaner struct {
 	*Relay
 	part    int
 	looks   []*look
-	told    time.Time // when OnError was told
-	more    bool      // the next round is at once
-	failure error     // the first of the round
+	more    bool  // the next round is at once
+	failure error // the first of the round
+}
+
+// cleaning is what all cleaners of a relay share.
+type cleaning struct {
+	sync.Mutex           // held during a statement, so that the cleaners need a single connection
+	told       time.Time // when OnError was told
 }
 
 // look goes through the messages of a state. Those with the smallest numbers are mostly the oldest. A message behind young ones may be
 // old all the same, because young ones were sent late. So a second walk goes on behind the first, by a page or more each minute.
 type look struct {
-	state State
-	batch int   // how many messages the next DELETE takes
-	after int64 // the number after which the next second walk begins
+	state   State
+	deleter batches.Deleter
+	after   int64 // the number after which the next second walk begins
 }
 
 func newCleaner(r *Relay, part int) *cleaner {
-	c := &cleaner{Relay: r, part: part, looks: []*look{{state: Done, batch: maxBatch}}}
-	if r.opts.Resend == 0 { // with completion a confirmed message stays until it is done
-		c.looks = append(c.looks, &look{state: Confirmed, batch: maxBatch})
+	states := []State{Done, Confirmed}
+	if r.opts.Resend > 0 { // with completion a confirmed message stays until it is done
+		states = states[:1]
+	}
+	c := &cleaner{Relay: r, part: part}
+	for _, state := range states {
+		c.looks = append(c.looks, &look{state: state, deleter: batches.Deleter{Bound: min(cleanWait, r.opts.Timeout/3), Turn: &r.cleaning}})
 	}
 	return c
 }
@@ -47,63 +59,70 @@ func newCleaner(r *Relay, part int) *cleaner {
 func (c *cleaner) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if c.round(ctx, time.Now()); !c.more {
-			rest(ctx, time.Minute)
+			batches.Rest(ctx, time.Minute)
 		}
 	}
 }
 
-// round walks twice for each state. OnError is told of one error a minute.
+// round walks twice for each state. OnError is told of one error of the relay's cleaners in a minute.
 func (c *cleaner) round(ctx context.Context, now time.Time) {
 	c.more, c.failure = false, nil
 	for _, l := range c.looks {
-		end := c.walk(ctx, l, 0)
-		if end > 0 {
-			end = c.walk(ctx, l, max(l.after, end))
+		end, well := c.walk(ctx, l, 0)
+		if well && end > 0 {
+			end, well = c.walk(ctx, l, max(l.after, end))
 		}
-		l.after = end
+		if well {
+			l.after = end
+		}
 	}
-	if c.failure != nil && ctx.Err() == nil && c.opts.OnError != nil && now.Sub(c.told) >= time.Minute {
-		c.told = now
+	if c.failure == nil || ctx.Err() != nil || c.opts.OnError == nil {
+		return
+	}
+	c.cleaning.Lock()
+	tell := now.Sub(c.cleaning.told) >= time.Minute
+	if tell {
+		c.cleaning.told = now
+	}
+	c.cleaning.Unlock()
+	if tell {
 		c.opts.OnError(failed("clean", c.failure))
 	}
 }
 
 func (c *cleaner) fails(err error) {
-	if c.failure == nil && !dialect.Again(err) {
+	if c.failure == nil && (errors.Is(err, errLocked) || !dialect.Again(err)) {
 		c.failure = err
 	}
 }
 
 // walk deletes the old ones of some pages after a number, and returns how far the walk came, or 0 at the end. The walk ends with a page that
 // has no old ones. A message that cannot be deleted is left: a row of the application may refer to it.
-func (c *cleaner) walk(ctx context.Context, l *look, after int64) (end int64) {
+func (c *cleaner) walk(ctx context.Context, l *look, after int64) (end int64, well bool) {
 	deleted, refused := 0, 0
 	for range mostPages {
 		old, last, err := c.read(ctx, l.state, after)
 		if err != nil {
 			c.fails(err)
-			return after
+			return 0, false
 		}
-		for all := old; len(all) > 0; {
-			n := min(l.batch, len(all))
-			gone, err := c.delete(ctx, l, all[:n])
-			switch deleted += gone; {
-			case err != nil && n > 1 && ctx.Err() == nil:
-				continue // with fewer
-			case err != nil:
-				refused++
-				c.fails(err)
-			}
-			if after, all = all[n-1], all[n:]; refused == mostRefused || ctx.Err() != nil {
-				return after
-			}
+		r := batches.Delete(ctx, &l.deleter, old, func(ctx context.Context, seqs []int64) (int, error) { return c.delete(ctx, l.state, seqs) })
+		if r.Err != nil {
+			c.fails(r.Err)
 		}
-		if after = last; after == 0 || len(old) == 0 {
-			return after
+		deleted, refused = deleted+r.Deleted, refused+r.Refused
+		switch {
+		case ctx.Err() != nil:
+			return 0, false
+		case r.Tried < len(old): // too many are refused
+			return old[r.Tried-1], true
+		case last == 0 || len(old) == 0:
+			return last, true
 		}
+		after = last
 	}
 	c.more = c.more || deleted > refused
-	return after
+	return after, true
 }
 
 // read reads up to 1,000 messages after a number, and returns the old ones. Last is the number of the last message, or 0 if none is behind.
@@ -132,35 +151,8 @@ func (c *cleaner) read(ctx context.Context, state State, after int64) (old []int
 	return old, last, err
 }
 
-// delete deletes messages, and waits as long as that took, so that the database has time for others. The messages are old, and have the state, when
-// the DELETE sees them.
-func (c *cleaner) delete(ctx context.Context, l *look, seqs []int64) (n int, err error) {
-	c.cleaning.Lock()
-	began := time.Now()
-	n, err = c.deleteNow(ctx, l.state, seqs)
-	took := time.Since(began)
-	c.cleaning.Unlock()
-	l.batch = batchAfter(l.batch, len(seqs), took, err)
-	rest(ctx, took)
-	return n, err
-}
-
-// batchAfter is how many messages the next DELETE takes, after one of n messages.
-func batchAfter(batch, n int, took time.Duration, err error) int {
-	switch {
-	case err != nil: // large messages take longer than a DELETE may take, and a message that cannot be deleted stops the others
-		return max(1, n/4)
-	case took > 250*time.Millisecond:
-		return max(1, n/2)
-	case took < 100*time.Millisecond:
-		return min(2*batch, maxBatch)
-	}
-	return batch
-}
-
-func (c *cleaner) deleteNow(ctx context.Context, state State, seqs []int64) (int, error) {
-	ctx, stop := context.WithTimeout(ctx, cleanWait)
-	defer stop()
+// delete deletes messages that are old and have the state when the DELETE sees them.
+func (c *cleaner) delete(ctx context.Context, state State, seqs []int64) (int, error) {
 	t := c.table
 	query, args, err := dialect.DeleteByKey(t.waiting(t.new(), aloneWait), t.messages.Name, "seq", seqs).Add(" AND state = ", strconv.Itoa(int(state)),
 		" AND changed <= ", t.now(), " - ").Value(int64(c.opts.Retention / time.Second)).Build()
@@ -169,24 +161,16 @@ func (c *cleaner) deleteNow(ctx context.Context, state State, seqs []int64) (int
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		result, err := c.db.ExecContext(ctx, query, args...)
-		if dialect.Again(err) && ctx.Err() == nil {
-			rest(ctx, pause)
+		switch {
+		case err != nil && t.waited(ctx, err):
+			return 0, fmt.Errorf("message with the number %d: %w, or a DELETE takes too long: %w", seqs[0], errLocked, err)
+		case dialect.Again(err) && ctx.Err() == nil:
+			batches.Rest(ctx, pause)
 			continue
-		}
-		if err != nil {
-			return 0, err
+		case err != nil:
+			return 0, fmt.Errorf("message with the number %d: %w", seqs[0], err)
 		}
 		n, err := result.RowsAffected()
 		return int(n), err
-	}
-}
-
-// rest waits, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"database/sql"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -169,7 +168,9 @@ func TestOldMessagesThatAreLocked(t *testing.T) {
 	for _, kind := range []dialect.Dialect{dialect.PostgreSQL, dialect.MySQL} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
+			told := ""
 			c, _ := confirmed(t, kind, 100)
+			c.opts.OnError = func(err error) { told = err.Error() }
 			tx, err := c.db.BeginTx(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -179,24 +180,10 @@ func TestOldMessagesThatAreLocked(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.within(t, 2, 2)
+			if !strings.Contains(told, "message with the number 50: another transaction has locked the message") {
+				t.Error(told)
+			}
 		})
-	}
-}
-
-// A batch that takes long is followed by half as many messages, a failure by a quarter, and a quick batch by twice as many.
-func TestBatchAfter(t *testing.T) {
-	for _, c := range []struct {
-		batch, n int
-		took     time.Duration
-		err      error
-		want     int
-	}{
-		{1000, 1000, 0, nil, 1000}, {500, 400, 0, nil, 1000}, {1, 1, 0, nil, 2}, {1000, 3, 0, nil, 1000}, {400, 3, 200 * time.Millisecond, nil, 400},
-		{1000, 1000, time.Second, nil, 500}, {1000, 1, time.Second, nil, 1}, {1000, 1000, 0, errors.New("x"), 250}, {1000, 3, 0, errors.New("x"), 1}, {1, 1, 0, errors.New("x"), 1},
-	} {
-		if is := batchAfter(c.batch, c.n, c.took, c.err); is != c.want {
-			t.Errorf("%+v: %d", c, is)
-		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (t *Table) complete(ctx context.Context, db dialect.DB, ids []string) (int6
 	if ids = possible(ids); len(ids) == 0 {
 		return 0, nil
 	}
-	result, err := in(t.update(t.new(), "id").Add("state = 3, changed = ", t.now(), " WHERE state <> 3 AND id IN "), ids).Exec(ctx, db)
+	result, err := dialect.Among(t.update(t.new(), "id").Add("state = 3, changed = ", t.now(), " WHERE state <> 3 AND "), "id", ids).Exec(ctx, db)
 	if err != nil {
 		return 0, err
 	}
@@ -85,6 +85,6 @@ func (t *Table) known(ctx context.Context, db dialect.DB, ids []string) ([]strin
 	if ids = possible(ids); len(ids) == 0 {
 		return nil, nil
 	}
-	s := in(t.new().Add("SELECT id FROM ").Table(t.messages.Name).Add(" WHERE id IN "), ids)
+	s := dialect.Among(t.new().Add("SELECT id FROM ").Table(t.messages.Name).Add(" WHERE "), "id", ids)
 	return collect(ctx, db, s, func(rows *sql.Rows, id *string) error { return rows.Scan(id) })
 }

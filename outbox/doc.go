@@ -67,6 +67,6 @@
 // some of them. A later message may get the number of a lost message. The relay sends that message as well, also where a proxy hides the failover.
 //
 // On MySQL, unlike MariaDB, a statement cannot bound its own wait for a lock. A message that a transaction with a completion has locked stalls
-// its partition there for innodb_lock_wait_timeout, 50 s as shipped, again and again. So give the relay a database handle of its own,
+// its partition there for innodb_lock_wait_timeout, 50 s as shipped, again and again. The cleaning of old messages waits as long for such a message. So give the relay a database handle of its own,
 // with innodb_lock_wait_timeout=1 in the DSN of go-sql-driver.
 package outbox

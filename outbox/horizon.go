@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/pawl-go/pawl/dialect"
 )
 
 // horizon finds, on MySQL and MariaDB, where messages may become visible behind the reader. These databases do not tell a relay which
@@ -82,7 +84,7 @@ func (o *owner) visible(ctx context.Context) ([]place, error) {
 		return nil, nil
 	}
 	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 0 AND ")
-	visible, err := numbers(ctx, o.db, o.table.among(s, slices.Sorted(maps.Keys(o.horizon.open))).Add(" ORDER BY seq"))
+	visible, err := numbers(ctx, o.db, dialect.Among(s, "seq", slices.Sorted(maps.Keys(o.horizon.open))).Add(" ORDER BY seq"))
 	return o.horizon.appeared(o.plan, visible), err
 }
 
@@ -97,7 +99,7 @@ func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, up
 	s := t.new().Add("SELECT seq, ").Name("key").Add(" FROM ").Table(t.messages.Name).Add(" WHERE part = ")
 	t.number(t.number(t.number(s, int64(part)).Add(" AND state = 0 AND (seq > "), after).Add(" AND seq <= "), upTo)
 	if len(further) > 0 {
-		t.among(s.Add(" OR "), further)
+		dialect.Among(s.Add(" OR "), "seq", further)
 	}
 	most := stretch + len(further)
 	places, err := collect(ctx, tx, t.number(s.Add(") ORDER BY seq LIMIT "), int64(most)), scanPlace)

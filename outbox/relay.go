@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/outbox/internal/batches"
 )
 
 // RelayOptions are the settings of [Table.Relay].
@@ -113,7 +114,7 @@ type Relay struct {
 	opts      RelayOptions
 	counters  counters
 	hung      [Partitions]atomic.Int64 // see owner
-	cleaning  sync.Mutex               // for one statement of a cleaner
+	cleaning  cleaning
 
 	mu     sync.Mutex
 	owners map[*owner]bool // of partitions that are not given up
@@ -199,10 +200,10 @@ func (r *Relay) add(slot *pawl.Slot, identity int64) *owner {
 // refuses is given up as well, because only a new holder has a larger token.
 func (r *Relay) own(ctx context.Context, end context.CancelCauseFunc, slot *pawl.Slot, o *owner) {
 	within, stop := slot.Within(ctx)
-	var cleaning sync.WaitGroup
-	defer cleaning.Wait()
+	var cleaner sync.WaitGroup
+	defer cleaner.Wait()
 	defer stop()
-	cleaning.Go(func() { newCleaner(r, o.part).run(within) })
+	cleaner.Go(func() { newCleaner(r, o.part).run(within) })
 	var stale time.Time // since when the table refuses the token
 	for tries := 1; within.Err() == nil && r.keeps(o); tries++ {
 		began := time.Now()
@@ -243,7 +244,7 @@ func (r *Relay) failed(ctx context.Context, err error, tries int) {
 	if r.opts.OnError != nil {
 		r.opts.OnError(err)
 	}
-	rest(ctx, backoff(tries, min(r.opts.Backoff, patience), min(r.opts.MaxBackoff, patience)))
+	batches.Rest(ctx, backoff(tries, min(r.opts.Backoff, patience), min(r.opts.MaxBackoff, patience)))
 }
 
 // Wake makes this relay look at the table now. Call Wake after the commit of a transaction with messages. Wake does

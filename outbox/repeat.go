@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/pawl-go/pawl/dialect"
 )
 
 // readDue reads confirmed messages that are not done after their time, so that they are sent again. New messages are not held up: repeats
@@ -45,7 +47,7 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit, bytes int, res
 		" * CASE repeats WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 WHEN 3 THEN 8 ELSE 16 END < ", t.now())
 	if len(without) > 0 {
 		slices.Sort(without)
-		t.among(s.Add(" AND NOT ("), without).Add(")")
+		dialect.Among(s.Add(" AND NOT ("), "seq", without).Add(")")
 	}
 	return t.upTo(ctx, db, s.Add(" ORDER BY seq LIMIT ").Value(limit), limit, bytes)
 }

@@ -83,7 +83,7 @@ func (t *Table) earlier(ctx context.Context, db *sql.DB, ask earlier) ([]place, 
 	switch {
 	case ask.whole:
 	case ask.keys != nil:
-		s = in(s.Add(" AND ").Name("key").Add(" IN "), ask.keys)
+		dialect.Among(s.Add(" AND "), "key", ask.keys)
 	default:
 		s.Add(" AND ").Name("key").Add(" <> ''")
 		if ask.halted {
@@ -122,12 +122,4 @@ func (t *Table) deadLanes(ctx context.Context, db *sql.DB, part int, continues b
 	s := t.new().Add("SELECT DISTINCT ").Name("key").Add(" FROM ").Table(t.messages.Name).
 		Add(" WHERE part = ").Value(part).Add(" AND state = 4 AND ").Name("key").Add(" <> ''")
 	return collect(ctx, db, s, func(rows *sql.Rows, lane *string) error { return rows.Scan(lane) })
-}
-
-// in appends values in parentheses.
-func in[T any](s *dialect.Statement, values []T) *dialect.Statement {
-	for i, v := range values {
-		s.Add([]string{"(", ", "}[min(i, 1)]).Value(v)
-	}
-	return s.Add(")")
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -116,7 +115,7 @@ func (o *owner) completed(ctx context.Context, batch []result, unknown []int64) 
 		return nil
 	}
 	s := o.table.new().Add("SELECT seq FROM ").Table(o.table.messages.Name).Add(" WHERE state = 3 AND ")
-	done, err := numbers(ctx, o.db, o.table.among(s, unknown))
+	done, err := numbers(ctx, o.db, dialect.Among(s, "seq", unknown))
 	for i, r := range batch {
 		batch[i].done = r.done || slices.Contains(done, r.row.seq)
 	}
@@ -196,40 +195,10 @@ func (o *owner) markAll(ctx context.Context, batch []*result, set string, is Sta
 	for _, r := range batch {
 		seqs, ids = append(seqs, r.row.seq), append(ids, r.row.ID)
 	}
+	// After a failover that has lost commits, a number may be that of another message.
 	s := o.table.update(o.guarded(wait), "seq").Add(set, ", changed = ", o.table.now(), " WHERE state = ", strconv.Itoa(int(is)), " AND ")
-	_, err := o.exec(ctx, seqs, o.table.named(o.table.among(s, seqs).Add(" AND "), ids), wait)
+	_, err := o.exec(ctx, seqs, dialect.Among(dialect.Among(s, "seq", seqs).Add(" AND "), "id", ids), wait)
 	return err
-}
-
-// named appends the condition that a message has one of these IDs. After a failover that has lost commits, a number may be that of another message.
-func (t *Table) named(s *dialect.Statement, ids []string) *dialect.Statement {
-	if t.dialect == dialect.PostgreSQL { // as in among
-		list := make([]string, len(ids))
-		for i, id := range ids {
-			list[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(id) + `"`
-		}
-		return s.Add("id = ANY(").Value("{" + strings.Join(list, ",") + "}").Add("::text[])")
-	}
-	if t.dialect == dialect.SQLite {
-		return in(s.Add("id IN "), ids)
-	}
-	for i, id := range ids { // without parameters, see number
-		s.Add([]string{"id IN (", ", "}[min(i, 1)], "x'", hex.EncodeToString([]byte(id)), "'")
-	}
-	return s.Add(")")
-}
-
-// among appends the condition that a message has one of these numbers.
-func (t *Table) among(s *dialect.Statement, seqs []int64) *dialect.Statement {
-	var list strings.Builder
-	for i, seq := range seqs {
-		list.WriteString([]string{"", ","}[min(i, 1)])
-		list.WriteString(strconv.FormatInt(seq, 10))
-	}
-	if t.dialect == dialect.PostgreSQL { // one text of the statement, so that the database can keep it prepared
-		return s.Add("seq = ANY(").Value("{" + list.String() + "}").Add("::bigint[])")
-	}
-	return s.Add("seq IN (", list.String(), ")")
 }
 
 // fail counts an attempt of a message, or marks the message as dead. If the message is done, fail notes that, and changes nothing.
@@ -345,7 +314,7 @@ func (o *owner) changed(ctx context.Context, seqs []int64, result sql.Result, er
 	}
 	var open int
 	s := o.table.new().Add("SELECT COUNT(*) FROM ").Table(o.table.messages.Name).Add(" WHERE state IN (0, 4) AND ")
-	err = o.table.among(s, seqs).Scan(ctx, o.db, &open)
+	err = dialect.Among(s, "seq", seqs).Scan(ctx, o.db, &open)
 	if err == nil && open > 0 {
 		err = fmt.Errorf("%w: %d of %d", errChanged, open, len(seqs))
 	}

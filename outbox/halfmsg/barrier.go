@@ -167,39 +167,40 @@ func (b *Barrier) Answer(ctx context.Context, db *sql.DB, id string, age time.Du
 	return is.outcome, nil
 }
 
+// mostRemoved is how many rows a DELETE removes at most.
+const mostRemoved = 1000
+
 // Clean deletes up to 1,000 rows that are older than the retention, and returns how many. Call Clean now and then, until a
 // call returns less than 1,000.
 func (b *Barrier) Clean(ctx context.Context, db *sql.DB) (int, error) {
-	old := dialect.New(b.dialect).Add("SELECT id FROM ").Table(b.table.Name).Add(" WHERE created < ", dialect.Seconds(b.dialect), " - ").
-		Value(int64(b.opts.Retention / time.Second)).Add(" ORDER BY created LIMIT 1000")
-	n, err := remove(ctx, db, b.dialect, b.table.Name, old)
-	return n, failed("clean the barrier", err)
+	old, err := ids(ctx, db, dialect.New(b.dialect).Add("SELECT id FROM ").Table(b.table.Name).Add(" WHERE created < ", dialect.Seconds(b.dialect), " - ").
+		Value(int64(b.opts.Retention/time.Second)).Add(" ORDER BY created LIMIT ").Value(mostRemoved))
+	if err == nil && len(old) > 0 {
+		_, err = dialect.DeleteByKey(dialect.New(b.dialect), b.table.Name, "id", old).Exec(ctx, db)
+	}
+	if err != nil {
+		return 0, failed("clean the barrier", err)
+	}
+	return len(old), nil
 }
 
-// remove deletes the rows whose IDs a statement reads.
-func remove(ctx context.Context, db *sql.DB, d dialect.Dialect, table string, ids *dialect.Statement) (int, error) {
-	query, args, err := ids.Build()
+// ids reads a column of IDs.
+func ids(ctx context.Context, db *sql.DB, s *dialect.Statement) (all []string, err error) {
+	query, args, err := s.Build()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer rows.Close()
-	var all []string
 	for rows.Next() {
 		var id string
 		if err := rows.Scan(&id); err != nil {
-			return 0, err
+			return nil, err
 		}
 		all = append(all, id)
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(all) == 0 {
-		return 0, err
-	}
-	if _, err := dialect.DeleteByKey(dialect.New(d), table, "id", all).Exec(ctx, db); err != nil {
-		return 0, err
-	}
-	return len(all), nil
+	return all, rows.Err()
 }

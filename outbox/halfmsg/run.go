@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/outbox/internal/batches"
 )
 
 const (
@@ -134,19 +135,15 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 	return nil
 }
 
-// mostRemoved is how many rows a DELETE removes at most.
-const mostRemoved = 1000
-
 // clean removes old half messages each minute, beside the questions, and tells an error in each minute.
 func (r *run) clean(ctx context.Context) {
-	states := []State{Submitted, Aborted}
-	batches := []int{mostRemoved, mostRemoved}
+	deleter := batches.Deleter{Bound: r.opts.Timeout}
 	minute := time.NewTicker(time.Minute)
 	defer minute.Stop()
 	for ctx.Err() == nil {
 		var errs error
-		for i, state := range states {
-			errs = errors.Join(errs, r.removeOld(ctx, state, &batches[i]))
+		for _, state := range []State{Submitted, Aborted} {
+			errs = errors.Join(errs, r.removeOld(ctx, &deleter, state))
 		}
 		if errs != nil && ctx.Err() == nil {
 			r.tell(failed("clean", errs))
@@ -158,25 +155,25 @@ func (r *run) clean(ctx context.Context) {
 	}
 }
 
-// removeOld removes all old half messages of a state. A DELETE of large ones may take too long. So after an error the next takes fewer.
-func (r *run) removeOld(ctx context.Context, state State, batch *int) error {
+// removeOld removes all old half messages of a state, except some that the database refuses to delete.
+func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, state State) error {
 	for {
 		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
-		began, limit := time.Now(), *batch
-		n, err := remove(visit, r.db, r.dialect, r.table.Name, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
-			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(limit))
+		old, err := ids(visit, r.db, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
+			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(mostRemoved))
 		stop()
-		switch {
-		case err != nil:
-			*batch = max(1, limit/4)
-		case time.Since(began) < r.opts.Timeout/4:
-			*batch = min(2*limit, mostRemoved)
-		}
-		switch {
-		case err == nil && n < limit, ctx.Err() != nil, limit == 1 && dialect.Again(err):
-			return nil
-		case err != nil && limit == 1:
+		if err != nil {
 			return err
+		}
+		is := batches.Delete(ctx, deleter, old, func(ctx context.Context, some []string) (int, error) {
+			_, err := dialect.DeleteByKey(r.new(), r.table.Name, "id", some).Exec(ctx, r.db)
+			return len(some), err
+		})
+		if len(old) < mostRemoved || is.Deleted == 0 || ctx.Err() != nil {
+			if dialect.Again(is.Err) { // the next minute
+				return nil
+			}
+			return is.Err
 		}
 	}
 }
