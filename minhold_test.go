@@ -311,3 +311,45 @@ func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
 		})
 	}
 }
+
+// TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold when the old side was released. A turn whose old side was lost, or that fails, keeps
+// no name taken.
+func TestMinHoldOfATurn(t *testing.T) {
+	for name, row := range map[string]struct {
+		side func(*pawl.RWMutex) pawl.Locker
+		turn func(*pawl.RWMutex, context.Context, *pawl.Lease) (*pawl.Lease, error)
+	}{
+		"downgrade": {func(rw *pawl.RWMutex) pawl.Locker { return rw }, (*pawl.RWMutex).Downgrade},
+		"upgrade":   {(*pawl.RWMutex).RLocker, (*pawl.RWMutex).TryUpgrade},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				rw := c.RWMutex("m")
+				kept := rw.With(pawl.LockOptions{MinHold: time.Hour})
+				from := mustLock(t, t.Context(), row.side(rw))
+				store.set(fails, verbOpen)
+				_, err := row.turn(kept, t.Context(), from)
+				wantErr(t, err, pawl.ErrUnavailable)
+				noErr(t, from.Err())
+				store.set(nil, verbOpen)
+
+				store.set(hangs, verbRenew)
+				breakLock(t, eng, "m")
+				_, err = row.turn(kept, t.Context(), from)
+				wantErr(t, err, pawl.ErrLost)
+				synctest.Wait()
+				wantFree(t, eng, "m")
+				store.set(nil, verbRenew)
+
+				to, err := row.turn(kept, t.Context(), mustLock(t, t.Context(), row.side(rw)))
+				noErr(t, err)
+				mustUnlock(t, to)
+				if claims := show(t, eng, "m").Claims; len(claims) != 1 || !strings.HasSuffix(claims[0].ID, ".kept") {
+					t.Errorf("claims %+v", claims)
+				}
+			})
+		})
+	}
+}
