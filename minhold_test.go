@@ -312,7 +312,7 @@ func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
 	}
 }
 
-// TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold when the old side was released. A turn whose old side was lost, or that fails, keeps
+// TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold before the old side is released. A turn whose old side was lost, or that fails, keeps
 // no name taken.
 func TestMinHoldOfATurn(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -333,6 +333,18 @@ func TestMinHoldOfATurn(t *testing.T) {
 				_, err := row.turn(kept, t.Context(), from)
 				wantErr(t, err, pawl.ErrUnavailable)
 				noErr(t, from.Err())
+				noErr(t, from.Err())
+				store.set(hangs, verbOpen)
+				parent, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				within, stop := from.Within(parent) // the releases outlast such a ctx, and the minimum hold does not
+				defer stop()
+				began := time.Now()
+				_, err = row.turn(kept, within, from)
+				wantErr(t, err, context.DeadlineExceeded)
+				if took := time.Since(began); took > 150*time.Millisecond {
+					t.Errorf("the call returned %v after its begin, with a ctx of 50 ms", took)
+				}
 				store.set(nil, verbOpen)
 
 				store.set(hangs, verbRenew)

@@ -71,13 +71,13 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := outlasting(ctx, from)
+	releasing, stop := outlasting(ctx, from)
 	defer stop()
-	ends, cancel := Linger(ctx) // bounds both releases together
+	ends, cancel := Linger(releasing) // bounds both releases together
 	defer cancel()
 	var lost error
 	release := func() error {
-		lost = from.unlockBy(ctx, ends)
+		lost = from.unlockBy(releasing, ends)
 		switch {
 		case errors.Is(lost, ErrLost):
 		case to.weight < from.lock.weight && lease.token != from.token:
@@ -93,7 +93,7 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 		err = to.keepHeld(ctx, lease, release)
 	}
 	if err != nil {
-		return nil, errors.Join(cmp.Or(lost, err), lease.unlockBy(ctx, ends))
+		return nil, errors.Join(cmp.Or(lost, err), lease.unlockBy(releasing, ends))
 	}
 	return lease, nil
 }

@@ -107,7 +107,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.missing-old, 0)
+		got, err := f.fetch(ctx, f.missing-old, 0)
 		if err != nil {
 			return err
 		}
@@ -174,12 +174,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // pull returns the messages that are there, or waits for one message.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
-	got, err := f.fetch(most, 0)
+	got, err := f.fetch(ctx, most, 0)
 	if err != nil || len(got) > 0 || ctx.Err() != nil || f.slow.Load() {
 		return got, err
 	}
 	for end := time.Now().Add(f.opts.Block); ; {
-		got, err := f.fetch(1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
+		got, err := f.fetch(ctx, 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
 		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
 			return got, err
 		}
@@ -188,8 +188,8 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 
 // fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
 // for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon.
-func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
-	if f.slow.Load() {
+func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*delivery, err error) {
+	if f.slow.Load() && f.answersLate(ctx) {
 		most, wait = 1, patience
 	}
 	asked, last := now(), time.Now()
@@ -235,6 +235,15 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		f.slow.Store(false)
 	}
 	return got, err
+}
+
+// answersLate reports whether the network is still slow. A message that comes late in a wait with patience has little of its AckWait left.
+func (f *feed) answersLate(ctx context.Context) bool {
+	began := time.Now()
+	_, err := f.pending(ctx)
+	late := err != nil || time.Since(began) >= givesUp/2
+	f.slow.Store(late)
+	return late
 }
 
 // hand makes a delivery of a message, which the server sent at the earliest when it was asked. AckWait counts from then, however late the

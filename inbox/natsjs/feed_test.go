@@ -114,3 +114,19 @@ func TestLateMessage(t *testing.T) {
 	network.Delay(0)
 	wantTaken(t, stream, late)
 }
+
+// TestPatienceEnds: a pull had a late answer, and the network is well again. The next pull does not wait with patience: a message that comes late
+// in such a wait would have little of its AckWait left.
+func TestPatienceEnds(t *testing.T) {
+	stream := published(t)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Hour)
+	awaited(t, f)
+	f.(*feed).slow.Store(true)
+	began := time.Now()
+	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || err != nil {
+		t.Error(got, err)
+	}
+	if took := time.Since(began); took >= patience {
+		t.Errorf("the pull took %v", took)
+	}
+}

@@ -45,7 +45,8 @@
 //
 // The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and waits up
 // to 10 s for that message. Receive then returns up to 10 s after the end of its ctx. This patience ends with an answer in less than half a second, also
-// with the answer that there is no message. A message that is on its way for longer never arrives.
+// with the answer that there is no message. A message that is on its way for longer never arrives. On a network that stays so slow, AckWait has to be
+// 15 s and the time of an answer at least. Else a message that comes late in such a wait is given to another process as well.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
@@ -82,7 +83,8 @@ const (
 type Options struct {
 	// Hold is AckWait of the durable consumer if Open makes it: 100 ms to 24 h. Default 30 s.
 	Hold time.Duration
-	// Block is how long one read waits for a message, in turns of 200 ms at the server: 10 ms to 1 min. Default 1 s.
+	// Block is how long one read waits for a message: 10 ms to 1 min. Default 1 s. A turn at the server has 200 ms, or a quarter of AckWait if that
+	// is shorter.
 	Block time.Duration
 	// MaxAckPending is that of the durable consumer if Open makes it: 1 to 1,000,000. Default 1,000. See the package.
 	MaxAckPending int
