@@ -38,7 +38,8 @@ type LockOptions struct {
 	MaxHold time.Duration
 
 	// MinHold keeps the name taken for this time from the grant on, also when the holder releases
-	// the lock before, or dies. In [LockAll] and [Slots.Take] the time begins when the call holds all.
+	// the lock before, or dies. In [LockAll] and [Slots.Take] the time begins when the call holds all. In
+	// [RWMutex.Downgrade] and [RWMutex.TryUpgrade] the time begins just before the release of the other side.
 	// MinHold is for a job that may start on many machines, and runs once in a period. Unlock and
 	// Close return at once.
 	//

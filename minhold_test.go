@@ -311,3 +311,57 @@ func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
 		})
 	}
 }
+
+// TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold before the old side is released. A turn whose old side was lost, or that fails, keeps
+// no name taken.
+func TestMinHoldOfATurn(t *testing.T) {
+	for name, row := range map[string]struct {
+		side func(*pawl.RWMutex) pawl.Locker
+		turn func(*pawl.RWMutex, context.Context, *pawl.Lease) (*pawl.Lease, error)
+	}{
+		"downgrade": {func(rw *pawl.RWMutex) pawl.Locker { return rw }, (*pawl.RWMutex).Downgrade},
+		"upgrade":   {(*pawl.RWMutex).RLocker, (*pawl.RWMutex).TryUpgrade},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				rw := c.RWMutex("m")
+				kept := rw.With(pawl.LockOptions{MinHold: time.Hour})
+				from := mustLock(t, t.Context(), row.side(rw))
+				store.set(fails, verbOpen)
+				_, err := row.turn(kept, t.Context(), from)
+				wantErr(t, err, pawl.ErrUnavailable)
+				noErr(t, from.Err())
+				noErr(t, from.Err())
+				store.set(hangs, verbOpen)
+				parent, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				within, stop := from.Within(parent) // the releases outlast such a ctx, and the minimum hold does not
+				defer stop()
+				began := time.Now()
+				_, err = row.turn(kept, within, from)
+				wantErr(t, err, context.DeadlineExceeded)
+				if took := time.Since(began); took > 150*time.Millisecond {
+					t.Errorf("the call returned %v after its begin, with a ctx of 50 ms", took)
+				}
+				store.set(nil, verbOpen)
+
+				store.set(hangs, verbRenew)
+				breakLock(t, eng, "m")
+				_, err = row.turn(kept, t.Context(), from)
+				wantErr(t, err, pawl.ErrLost)
+				synctest.Wait()
+				wantFree(t, eng, "m")
+				store.set(nil, verbRenew)
+
+				to, err := row.turn(kept, t.Context(), mustLock(t, t.Context(), row.side(rw)))
+				noErr(t, err)
+				mustUnlock(t, to)
+				if claims := show(t, eng, "m").Claims; len(claims) != 1 || !strings.HasSuffix(claims[0].ID, ".kept") {
+					t.Errorf("claims %+v", claims)
+				}
+			})
+		})
+	}
+}

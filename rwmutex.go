@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,20 +67,33 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	if err := from.Err(); err != nil {
 		return nil, m.failed(fmt.Errorf("%s: %w", doing, err))
 	}
-	lease, err := to.acquire(WithOwner(ctx, from.claim.Owner), from.values, false)
+	lease, err := to.unkept().acquire(WithOwner(ctx, from.claim.Owner), from.values, false)
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := outlasting(ctx, from)
+	releasing, stop := outlasting(ctx, from)
 	defer stop()
-	ends, cancel := Linger(ctx) // bounds both releases together
+	ends, cancel := Linger(releasing) // bounds both releases together
 	defer cancel()
-	err = from.unlockBy(ctx, ends) // the heartbeat repeats a release that the store did not confirm
-	if !errors.Is(err, ErrLost) && to.weight < from.lock.weight && lease.token != from.token {
-		err = m.failed(fmt.Errorf("%s: %w: another client may have held the lock in between", doing, ErrLost))
+	var lost error
+	release := func() error {
+		lost = from.unlockBy(releasing, ends)
+		switch {
+		case errors.Is(lost, ErrLost):
+		case to.weight < from.lock.weight && lease.token != from.token:
+			lost = m.failed(fmt.Errorf("%s: %w: another client may have held the lock in between", doing, ErrLost))
+		default:
+			lost = nil // the heartbeat repeats a release that the store did not confirm
+		}
+		return lost
 	}
-	if errors.Is(err, ErrLost) {
-		return nil, errors.Join(err, lease.unlockBy(ctx, ends))
+	if to.opts.MinHold == 0 {
+		err = release()
+	} else {
+		err = to.keepHeld(ctx, lease, release)
+	}
+	if err != nil {
+		return nil, errors.Join(cmp.Or(lost, err), lease.unlockBy(releasing, ends))
 	}
 	return lease, nil
 }

@@ -327,7 +327,7 @@ func TestFormats(t *testing.T) {
 	row := newRow(t, db, "")
 	sessiontest.Hold(t, sessiontest.Open(t, row, leasetest.TTL), sessiontest.Whole(t, sessiontest.Fair))
 	exec(t, db, "UPDATE pawl_meta SET version = 3 ORDER BY version DESC LIMIT 1", "ALTER TABLE pawl_claims DROP COLUMN held")
-	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "version 3") || !strings.Contains(err.Error(), "version 7") {
+	if _, err := mysqlengine.New(t.Context(), db, nil); !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "version 3") || !strings.Contains(err.Error(), "version 8") {
 		t.Errorf("version 3 in use: %v", err)
 	}
 	exec(t, db, "DELETE FROM pawl_sessions")

@@ -16,7 +16,7 @@ import (
 )
 
 // leaseVersion is that of the tables and procedures of lease mode, which have changed together.
-const leaseVersion = 7
+const leaseVersion = 8
 
 // leaseLayout is the first version with the tables of ours.
 const leaseLayout = 4

@@ -16,7 +16,7 @@ import (
 )
 
 // leaseVersion is that of the tables and routines of lease mode.
-const leaseVersion = 8
+const leaseVersion = 9
 
 // leaseLayout is the first version with the tables of ours: those of later versions are upgraded while clients use them.
 const leaseLayout = 5

@@ -1,6 +1,7 @@
 package redisengine
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -66,6 +67,30 @@ func TestSharedGrantTellsTheGrace(t *testing.T) {
 			err := again(t, func() (err error) { g, err = a.Enter(sessiontest.Soon(t), owned("next"), wait); return err })
 			if err != nil || !g.Held() || !g.Grace.On() || g.Grace.Left > time.Minute {
 				t.Errorf("wait %v: %+v, %v; want a shared grant, and the grace", wait, g, err)
+			}
+		}
+	})
+}
+
+// TestUpgradeOfAStaleGrant: a grant that was released came back with old data, and weighs less than the next claim of its owner. In the grace
+// nobody knows that the owner holds, so the claim is not refused as an upgrade.
+func TestUpgradeOfAStaleGrant(t *testing.T) {
+	rewinds(t, func(t *testing.T, e *Engine, save func() func()) {
+		a := sessiontest.Open(t, e, time.Minute).(*session)
+		owned := func(id string, weight int64) *engine.Claim {
+			c := plainClaim(a, "job", id)
+			c.Owner, c.Weight = "o", weight
+			return c
+		}
+		stale := owned("stale", 1)
+		sessiontest.Hold(t, a, stale)
+		restore := save()
+		sessiontest.Leave(t, a, stale)
+		restore()
+		for _, wait := range []bool{false, true} {
+			err := again(t, func() error { _, err := a.Enter(sessiontest.Soon(t), owned("next", all), wait); return err })
+			if grace := new(engine.GraceError); !errors.As(err, &grace) || grace.Left <= 0 || grace.Left > time.Minute {
+				t.Errorf("wait %v: %v; want the grace", wait, err)
 			}
 		}
 	})

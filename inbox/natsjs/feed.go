@@ -18,7 +18,7 @@ import (
 // slack is how long a server may take to find that AckWait is over.
 const slack = 500 * time.Millisecond
 
-// turn bounds one wait at the server. The client cannot end such a wait earlier without the loss of a message that is on its way.
+// turn bounds one wait at the server, and so does a quarter of AckWait. The client cannot end such a wait earlier without the loss of a message that is on its way.
 const turn = 200 * time.Millisecond
 
 // givesUp is how long after the end of a wait at the server the client library gives a pull up.
@@ -107,7 +107,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.missing-old, 0)
+		got, err := f.fetch(ctx, f.missing-old, 0)
 		if err != nil {
 			return err
 		}
@@ -175,12 +175,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // pull returns the messages that are there, or waits for one message.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
-	got, err := f.fetch(most, 0)
+	got, err := f.fetch(ctx, most, 0)
 	if err != nil || len(got) > 0 || ctx.Err() != nil || f.slow.Load() {
 		return got, err
 	}
 	for end := time.Now().Add(f.opts.Block); ; {
-		got, err := f.fetch(1, max(time.Millisecond, min(turn, time.Until(end))))
+		got, err := f.fetch(ctx, 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
 		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
 			return got, err
 		}
@@ -189,12 +189,11 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 
 // fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
 // for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon.
-func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
-	if f.slow.Load() {
+func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*delivery, err error) {
+	if f.slow.Load() && f.answersLate(ctx) {
 		most, wait = 1, patience
 	}
-	began := time.Now()
-	last := began
+	asked, last := now(), time.Now()
 	var batch jetstream.MessageBatch
 	if wait == 0 {
 		batch, err = f.consumer.FetchNoWait(most)
@@ -219,7 +218,7 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		}
 		f.seen = is.Sequence.Consumer
 		if err == nil {
-			got = append(got, f.hand(msg, is, began.Add(wait)))
+			got = append(got, f.hand(msg, is, asked))
 		}
 	}
 	if err == nil && len(got) == 0 {
@@ -239,13 +238,20 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 	return got, err
 }
 
-// hand makes a delivery of a message. The server sent the message before that time, or soon after. A process that was frozen meanwhile may
-// have lost the message.
-func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata, sent time.Time) *delivery {
-	d := &delivery{feed: f, msg: msg, m: message(msg, is.Timestamp), count: int(is.NumDelivered), sequence: is.Sequence.Stream, stored: is.Timestamp}
-	if d.until = time.Now().Add(f.hold); sent.Add(f.hold).Before(d.until) {
-		d.until = sent.Add(f.hold)
-	}
+// answersLate reports whether the network is still slow. A message that comes late in a wait with patience has little of its AckWait left.
+func (f *feed) answersLate(ctx context.Context) bool {
+	began := time.Now()
+	_, err := f.pending(ctx)
+	late := err != nil || time.Since(began) >= givesUp/2
+	f.slow.Store(late)
+	return late
+}
+
+// hand makes a delivery of a message, which the server sent at the earliest when it was asked. AckWait counts from then, however late the
+// message came. A process that was frozen meanwhile may have lost the message.
+func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata, asked moment) *delivery {
+	d := &delivery{feed: f, msg: msg, m: message(msg, is.Timestamp), count: int(is.NumDelivered), sequence: is.Sequence.Stream, stored: is.Timestamp,
+		until: asked.add(f.hold)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mine[d] = true
@@ -255,7 +261,7 @@ func (f *feed) hand(msg jetstream.Msg, is *jetstream.MsgMetadata, sent time.Time
 // Extend implements [inbox.Feed]. The answer to a request shows that the server has most likely read the extensions before that request. A delivery that was
 // extended too late is lost, because the server may have given the message to another process.
 func (f *feed) Extend(ctx context.Context) error {
-	until := time.Now().Add(f.hold)
+	until := now().add(f.hold)
 	var all []*delivery
 	f.mu.Lock()
 	for d := range f.mine {
@@ -296,11 +302,25 @@ type delivery struct {
 	count    int
 	sequence uint64 // in the stream
 	stored   time.Time
-	until    time.Time // the server leaves the message to this process until then, as far as this process knows; guarded by feed.mu
+	until    moment // the server leaves the message to this process until then, as far as this process knows; guarded by feed.mu
 }
 
 // holds reports whether the server has left the message to this process. The caller has the lock of the feed.
-func (d *delivery) holds() bool { return time.Now().Before(d.until) }
+func (d *delivery) holds() bool {
+	is := now()
+	return is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
+}
+
+// moment is a time on two clocks. Go's monotonic clock stands still while the machine sleeps, and the time of day may be set back. A moment has
+// passed when either clock says so.
+type moment struct{ clock, day time.Time }
+
+// timeOfDay is a variable so that a test can put the machine to sleep.
+var timeOfDay = func() time.Time { return time.Now().Round(0) }
+
+func now() moment { return moment{time.Now(), timeOfDay()} }
+
+func (m moment) add(d time.Duration) moment { return moment{m.clock.Add(d), m.day.Add(d)} }
 
 // lost reports whether AckWait has run out.
 func (d *delivery) lost() bool {

@@ -16,8 +16,9 @@
 //     message, and Pawl-Dead-Reason, Pawl-Dead-Sequence and Pawl-ID. A header of the message that the server would obey has
 //     another name there: Nats-Rollup is Pawl-Dead-Nats-Rollup, and so are all that begin so. Status is Pawl-Dead-Status. A crash or a lost connection in between may
 //     publish the letter twice, and the message runs again.
-//   - A process may have a message for AckWait without an extension, as after a freeze or without a connection. Such a process makes no dead letter of the
-//     message. The server gives the message to a process again, and the attempts are counted anew. So AckWait is several times the time of an answer.
+//   - A process may have a message for AckWait without an extension, as after a freeze or without a connection, or when the machine slept. Such a process makes
+//     no dead letter of the message. AckWait counts from the request that the message answers, because the message may come late. The server gives the
+//     message to a process again, and the attempts are counted anew. So AckWait is several times the time of an answer.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
@@ -44,7 +45,8 @@
 //
 // The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and waits up
 // to 10 s for that message. Receive then returns up to 10 s after the end of its ctx. This patience ends with an answer in less than half a second, also
-// with the answer that there is no message. A message that is on its way for longer never arrives.
+// with the answer that there is no message. A message that is on its way for longer never arrives. On a network that stays so slow, AckWait has to be
+// 15 s and the time of an answer at least. Else a message that comes late in such a wait is given to another process as well.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
@@ -81,7 +83,8 @@ const (
 type Options struct {
 	// Hold is AckWait of the durable consumer if Open makes it: 100 ms to 24 h. Default 30 s.
 	Hold time.Duration
-	// Block is how long one read waits for a message, in turns of 200 ms at the server: 10 ms to 1 min. Default 1 s.
+	// Block is how long one read waits for a message: 10 ms to 1 min. Default 1 s. A turn at the server has 200 ms, or a quarter of AckWait if that
+	// is shorter.
 	Block time.Duration
 	// MaxAckPending is that of the durable consumer if Open makes it: 1 to 1,000,000. Default 1,000. See the package.
 	MaxAckPending int

@@ -217,7 +217,7 @@ holders, because it looks for a session's claims by the key of the resource. CON
           {{.Set}} v_fit := CASE WHEN v_own < p_weight AND p_barging = 0 AND v_first > 0 THEN 0 ELSE v_fit END; -- an upgrade passes nobody either
         END IF;
         IF v_fit = 0 AND (v_own > 0 OR p_wait = 0) THEN
-          {{.Set}} r_code := CASE WHEN v_own = 0 AND v_grace > v_now THEN 5 ELSE 1 END;
+          {{.Set}} r_code := CASE WHEN v_grace > v_now THEN 5 ELSE 1 END;
         ELSE
           IF v_count > 0 THEN {{.Set}} v_top := GREATEST(COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 0 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0),
             COALESCE((SELECT c.place FROM {{.P}}claims c WHERE c.resource = p_resource AND c.waits = 1 ORDER BY c.resource DESC, c.waits DESC, c.place DESC LIMIT 1), 0)); END IF;

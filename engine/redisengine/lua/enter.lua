@@ -116,7 +116,7 @@ if granted then
 end
 if mine > 0 or not wait then
   save()
-  if mine == 0 and grace_end() > 0 then return told(-3) end
+  if grace_end() > 0 then return told(-3) end
   return -2
 end
 n, seq, fresh = n + 1, seq + 1, fresh or first
