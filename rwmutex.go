@@ -93,6 +93,10 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 		err = to.keepHeld(ctx, lease, release)
 	}
 	if err != nil {
+		if ctx.Err() != nil && from.Err() == nil { // the caller gave up
+			ends, cancel = Linger(ctx)
+			defer cancel()
+		}
 		return nil, errors.Join(cmp.Or(lost, err), lease.unlockBy(releasing, ends))
 	}
 	return lease, nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/dialect"
@@ -25,14 +24,9 @@ type cleaner struct {
 	*Relay
 	part    int
 	looks   []*look
-	more    bool  // the next round is at once
-	failure error // the first of the round
-}
-
-// cleaning is what all cleaners of a relay share.
-type cleaning struct {
-	sync.Mutex           // held during a statement, so that the cleaners need a single connection
-	told       time.Time // when OnError was told
+	told    time.Time // when OnError was told
+	more    bool      // the next round is at once
+	failure error     // the first of the round
 }
 
 // look goes through the messages of a state. Those with the smallest numbers are mostly the oldest. A message behind young ones may be
@@ -64,7 +58,7 @@ func (c *cleaner) run(ctx context.Context) {
 	}
 }
 
-// round walks twice for each state. OnError is told of one error of the relay's cleaners in a minute.
+// round walks twice for each state. OnError is told of one error of each partition in a minute.
 func (c *cleaner) round(ctx context.Context, now time.Time) {
 	c.more, c.failure = false, nil
 	for _, l := range c.looks {
@@ -76,16 +70,8 @@ func (c *cleaner) round(ctx context.Context, now time.Time) {
 			l.after = end
 		}
 	}
-	if c.failure == nil || ctx.Err() != nil || c.opts.OnError == nil {
-		return
-	}
-	c.cleaning.Lock()
-	tell := now.Sub(c.cleaning.told) >= time.Minute
-	if tell {
-		c.cleaning.told = now
-	}
-	c.cleaning.Unlock()
-	if tell {
+	if c.failure != nil && ctx.Err() == nil && c.opts.OnError != nil && now.Sub(c.told) >= time.Minute {
+		c.told = now
 		c.opts.OnError(failed("clean", c.failure))
 	}
 }

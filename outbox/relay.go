@@ -114,7 +114,7 @@ type Relay struct {
 	opts      RelayOptions
 	counters  counters
 	hung      [Partitions]atomic.Int64 // see owner
-	cleaning  cleaning
+	cleaning  sync.Mutex               // held during a statement of a cleaner, so that all need a single connection
 
 	mu     sync.Mutex
 	owners map[*owner]bool // of partitions that are not given up

@@ -150,16 +150,25 @@ func (f *feed) rest(ctx context.Context) error {
 	return nil
 }
 
-// pending asks how many messages are handed out and not acknowledged. Info of a consumer that two goroutines have would be a race, and Extend
-// asks beside Receive. So each question has a consumer of its own.
+// pending asks how many messages are handed out and not acknowledged.
 func (f *feed) pending(ctx context.Context) (int, error) {
+	info, err := f.info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return info.NumAckPending, nil
+}
+
+// info asks for the state of the durable consumer. Info of a consumer that two goroutines have would be a race, and Extend asks beside Receive.
+// So each question has a consumer of its own.
+func (f *feed) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	consumer, err := f.js.Consumer(ctx, f.stream, f.durable)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return consumer.CachedInfo().NumAckPending, nil
+	return consumer.CachedInfo(), nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -190,8 +199,11 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 // fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
 // for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon.
 func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*delivery, err error) {
-	if f.slow.Load() && f.answersLate(ctx) {
+	if f.slow.Load() && f.needsPatience(ctx) {
 		most, wait = 1, patience
+	}
+	if ctx.Err() != nil {
+		return nil, nil
 	}
 	asked, last := now(), time.Now()
 	var batch jetstream.MessageBatch
@@ -238,13 +250,12 @@ func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*
 	return got, err
 }
 
-// answersLate reports whether the network is still slow. A message that comes late in a wait with patience has little of its AckWait left.
-func (f *feed) answersLate(ctx context.Context) bool {
+// needsPatience reports whether a message waits at the server, or the network is still slow. A message that comes late in a wait with patience has little
+// of its AckWait left. So an idle wait has patience only on a slow network.
+func (f *feed) needsPatience(ctx context.Context) bool {
 	began := time.Now()
-	_, err := f.pending(ctx)
-	late := err != nil || time.Since(began) >= givesUp/2
-	f.slow.Store(late)
-	return late
+	info, err := f.info(ctx)
+	return err != nil || time.Since(began) >= givesUp/2 || info.NumPending > 0 || info.NumRedelivered > 0
 }
 
 // hand makes a delivery of a message, which the server sent at the earliest when it was asked. AckWait counts from then, however late the

@@ -130,3 +130,15 @@ func TestPatienceEnds(t *testing.T) {
 		t.Errorf("the pull took %v", took)
 	}
 }
+
+// TestPatienceForALargeMessage: a message waits at the server, and may be large. A quick answer to a question does not show that the message comes soon.
+func TestPatienceForALargeMessage(t *testing.T) {
+	f := open(t, testservers.SharedNATS(t).Addr, published(t), time.Hour).(*feed)
+	if f.slow.Store(true); !f.needsPatience(t.Context()) {
+		t.Error("the pull would be given up early")
+	}
+	awaited(t, f)
+	if f.needsPatience(t.Context()) {
+		t.Error("an idle wait has patience")
+	}
+}

@@ -155,7 +155,7 @@ func (r *run) clean(ctx context.Context) {
 	}
 }
 
-// removeOld removes all old half messages of a state, except some that the database refuses to delete.
+// removeOld removes the old half messages of a state, except some that the database refuses to delete, and those behind 20 of these.
 func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, state State) error {
 	for {
 		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
@@ -166,11 +166,15 @@ func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, state Sta
 			return err
 		}
 		is := batches.Delete(ctx, deleter, old, func(ctx context.Context, some []string) (int, error) {
-			_, err := dialect.DeleteByKey(r.new(), r.table.Name, "id", some).Exec(ctx, r.db)
-			return len(some), err
+			result, err := dialect.DeleteByKey(r.new(), r.table.Name, "id", some).Exec(ctx, r.db)
+			if err != nil {
+				return 0, err
+			}
+			n, err := result.RowsAffected()
+			return int(n), err
 		})
 		if len(old) < mostRemoved || is.Deleted == 0 || ctx.Err() != nil {
-			if dialect.Again(is.Err) { // the next minute
+			if dialect.Again(is.Err) && !dialect.LockTimeout(is.Err) { // the next minute
 				return nil
 			}
 			return is.Err

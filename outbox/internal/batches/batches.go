@@ -39,8 +39,9 @@ func Delete[K any](ctx context.Context, d *Deleter, keys []K, statement func(con
 		some := keys[r.Tried:min(r.Tried+d.size, len(keys))]
 		deleted, took, err := timed(ctx, d, some, statement)
 		d.size = next(d.size, len(some), took, d.Bound, err)
-		if r.Deleted += deleted; err == nil {
+		if err == nil {
 			r.Tried += len(some)
+			r.Deleted += deleted
 		} else if len(some) == 1 && ctx.Err() == nil {
 			r.Tried++
 			r.Refused++
@@ -65,8 +66,8 @@ func timed[K any](ctx context.Context, d *Deleter, keys []K, statement func(cont
 	return deleted, time.Since(began), err
 }
 
-// next is how many rows the next statement has, after one with n rows. Only an error makes a small batch smaller: a slow network would make each
-// batch slow, however small.
+// next is how many rows the next statement has, after one with n rows. A slow network makes each batch slow, however small.
+// So only an error makes a small batch smaller, and each success makes it larger.
 func next(size, n int, took, bound time.Duration, err error) int {
 	switch {
 	case err != nil:
@@ -75,6 +76,8 @@ func next(size, n int, took, bound time.Duration, err error) int {
 		return max(usual, n/2)
 	case took < bound/8 || size < usual && took < bound/2:
 		return min(2*size, most)
+	case size < usual:
+		return size + max(1, size/4)
 	}
 	return size
 }
