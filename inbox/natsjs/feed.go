@@ -24,7 +24,8 @@ const turn = 200 * time.Millisecond
 // givesUp is how long after the end of a wait at the server the client library gives a pull up.
 const givesUp = time.Second
 
-// patience is one wait at a server whose answers come late. Waits of 10 s and more have heartbeats, which would come late too.
+// patience bounds one wait at a server whose answers come late, and so does a third of AckWait. Waits of 10 s and more have heartbeats, which would come late
+// too. A message that comes late in a longer wait would have little of its AckWait left.
 const patience = 9 * time.Second
 
 // feed is the durable consumer as one process pulls from it.
@@ -107,7 +108,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(ctx, f.missing-old, 0)
+		got, err := f.fetch(f.missing-old, 0)
 		if err != nil {
 			return err
 		}
@@ -184,12 +185,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // pull returns the messages that are there, or waits for one message.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
-	got, err := f.fetch(ctx, most, 0)
-	if err != nil || len(got) > 0 || ctx.Err() != nil || f.slow.Load() {
+	got, err := f.fetch(most, 0)
+	if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() {
 		return got, err
 	}
 	for end := time.Now().Add(f.opts.Block); ; {
-		got, err := f.fetch(ctx, 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
+		got, err := f.fetch(1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
 		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
 			return got, err
 		}
@@ -197,13 +198,11 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 }
 
 // fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
-// for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon.
-func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*delivery, err error) {
-	if f.slow.Load() && f.needsPatience(ctx) {
-		most, wait = 1, patience
-	}
-	if ctx.Err() != nil {
-		return nil, nil
+// for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon. The same holds when the
+// message comes again that was lost.
+func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
+	if f.patient() {
+		most, wait = 1, min(patience, max(turn, f.hold/3))
 	}
 	asked, last := now(), time.Now()
 	var batch jetstream.MessageBatch
@@ -241,6 +240,8 @@ func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*
 	switch took := time.Since(last); {
 	case took >= wait+givesUp:
 		f.slow.Store(true)
+		// The server sent the message that was lost between the request and now, and sends that message again after AckWait.
+		f.again.Store(&window{asked.clock.Add(f.hold - slack), time.Now().Add(f.hold + slack)})
 		if err == nil && len(got) == 0 {
 			err = errSlow
 		}
@@ -250,12 +251,14 @@ func (f *feed) fetch(ctx context.Context, most int, wait time.Duration) (got []*
 	return got, err
 }
 
-// needsPatience reports whether a message waits at the server, or the network is still slow. A message that comes late in a wait with patience has little
-// of its AckWait left. So an idle wait has patience only on a slow network.
-func (f *feed) needsPatience(ctx context.Context) bool {
-	began := time.Now()
-	info, err := f.info(ctx)
-	return err != nil || time.Since(began) >= givesUp/2 || info.NumPending > 0 || info.NumRedelivered > 0
+// window is a span of time.
+type window struct{ from, to time.Time }
+
+// patient reports whether the last answer was late, or a message that was too late comes again now. That message may be large, and then quick answers in
+// between say nothing of it.
+func (f *feed) patient() bool {
+	w := f.again.Load()
+	return f.slow.Load() || w != nil && time.Now().After(w.from) && time.Now().Before(w.to)
 }
 
 // hand makes a delivery of a message, which the server sent at the earliest when it was asked. AckWait counts from then, however late the

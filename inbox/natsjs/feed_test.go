@@ -1,10 +1,14 @@
 package natsjs
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,8 +110,8 @@ func TestLateMessage(t *testing.T) {
 	stream := published(t)
 	addr := testservers.SharedNATS(t).Addr
 	network := proxy.New(t, addr)
-	slow, other := open(t, network.Addr, stream, 2*time.Second), open(t, addr, stream, 2*time.Second)
-	network.Delay(1600 * time.Millisecond) // in each direction
+	slow, other := open(t, network.Addr, stream, 3*time.Second), open(t, addr, stream, 3*time.Second)
+	network.Delay(800 * time.Millisecond) // in each direction
 	defer network.Thaw()
 	late := awaited(t, slow)
 	awaited(t, other)
@@ -115,30 +119,78 @@ func TestLateMessage(t *testing.T) {
 	wantTaken(t, stream, late)
 }
 
-// TestPatienceEnds: a pull had a late answer, and the network is well again. The next pull does not wait with patience: a message that comes late
-// in such a wait would have little of its AckWait left.
-func TestPatienceEnds(t *testing.T) {
-	stream := published(t)
-	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Hour)
-	awaited(t, f)
-	f.(*feed).slow.Store(true)
-	began := time.Now()
-	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || err != nil {
-		t.Error(got, err)
+// TestLargeMessage: a message is on its way for longer than the client library waits for a message, and other answers are quick. The message arrives when the
+// server sends the message again.
+func TestLargeMessage(t *testing.T) {
+	const bytes, rate = 300_000, 150_000
+	stream := rand.Text()
+	js := dial(t, testservers.SharedNATS(t).Addr)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}}); err != nil {
+		t.Fatal(err)
 	}
-	if took := time.Since(began); took >= patience {
-		t.Errorf("the pull took %v", took)
+	if _, err := js.Publish(t.Context(), stream, make([]byte, bytes), jetstream.WithMsgID("1")); err != nil {
+		t.Fatal(err)
+	}
+	source, err := New(dial(t, slowLink(t, testservers.SharedNATS(t).Addr, rate)), stream, "g", &Options{Hold: 15 * time.Second, Block: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(50 * time.Second); ; {
+		f, err := source.Open(t.Context(), false)
+		for err == nil {
+			var got []inbox.Delivery
+			if got, err = f.Receive(t.Context(), 1); len(got) == 1 {
+				if err := got[0].Ack(t.Context()); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if time.Now().After(deadline) {
+				break
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the message never came: ", err)
+		}
 	}
 }
 
-// TestPatienceForALargeMessage: a message waits at the server, and may be large. A quick answer to a question does not show that the message comes soon.
-func TestPatienceForALargeMessage(t *testing.T) {
-	f := open(t, testservers.SharedNATS(t).Addr, published(t), time.Hour).(*feed)
-	if f.slow.Store(true); !f.needsPatience(t.Context()) {
-		t.Error("the pull would be given up early")
+// slowLink makes a way to a server on which the answers have a rate in bytes a second.
+func slowLink(t *testing.T, addr string, rate int) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	awaited(t, f)
-	if f.needsPatience(t.Context()) {
-		t.Error("an idle wait has patience")
+	var all sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { listener.Close(); stop(); all.Wait() }) //nolint:errcheck // nothing is lost
+	carry := func(client net.Conn) {
+		defer client.Close() //nolint:errcheck // as above
+		server, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		defer server.Close() //nolint:errcheck // as above
+		defer context.AfterFunc(ctx, func() { client.Close(); server.Close() })()
+		all.Go(func() {
+			io.Copy(server, client) //nolint:errcheck // one side has ended
+			server.Close()          //nolint:errcheck // as above
+		})
+		tick := time.NewTicker(time.Second / 100)
+		defer tick.Stop()
+		for part := int64(rate / 100); err == nil; <-tick.C {
+			_, err = io.CopyN(client, server, part)
+		}
 	}
+	all.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { carry(client) })
+		}
+	})
+	return listener.Addr().String()
 }

@@ -43,10 +43,10 @@
 // 128 times AckWait. So at an AckWait of 30 s, 100 deliveries take more than a day. Without Single they may take 100 times AckWait.
 // Remove such a message from the stream. The reader goes on soon after that.
 //
-// The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and waits up
-// to 10 s for that message. Receive then returns up to 10 s after the end of its ctx. This patience ends with an answer in less than half a second, also
-// with the answer that there is no message. A message that is on its way for longer never arrives. On a network that stays so slow, AckWait has to be
-// 15 s and the time of an answer at least. Else a message that comes late in such a wait is given to another process as well.
+// The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and has patience. The
+// wait for that message is a third of AckWait and a second, or 10 s if that is shorter. Receive then returns that long after the end of its ctx. This patience ends with an
+// answer in less than half a second, also with the answer that there is no message. The source has patience again when the message comes again that
+// was late. A message that is on its way for longer than that never arrives.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
@@ -102,9 +102,10 @@ type Source struct {
 	stream, durable string
 	opts            Options
 	makesDead       bool
-	givenUp         atomic.Int32 // recoveries in a row, each by a feed of its own
-	waitedFor       atomic.Int64 // messages of the last such recovery
-	slow            atomic.Bool  // the client library has given a pull up
+	givenUp         atomic.Int32           // recoveries in a row, each by a feed of its own
+	waitedFor       atomic.Int64           // messages of the last such recovery
+	slow            atomic.Bool            // the client library has given a pull up
+	again           atomic.Pointer[window] // the message of that pull comes again then
 }
 
 var _ inbox.Source = (*Source)(nil)

@@ -174,7 +174,7 @@ func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, state Sta
 			return int(n), err
 		})
 		if len(old) < mostRemoved || is.Deleted == 0 || ctx.Err() != nil {
-			if dialect.Again(is.Err) && !dialect.LockTimeout(is.Err) { // the next minute
+			if dialect.Again(is.Err) && (r.dialect == dialect.SQLite || !dialect.LockTimeout(is.Err)) { // the next minute
 				return nil
 			}
 			return is.Err
