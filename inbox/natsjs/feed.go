@@ -91,8 +91,15 @@ func (f *feed) recover(ctx context.Context) error {
 	if err := f.rest(ctx); err != nil {
 		return err
 	}
+	if f.again.Load() != nil { // the lost message is most likely one of these
+		now := time.Now()
+		f.comesAgain(window{now, now.Add(max(2*f.hold, asking))})
+	}
 	before, end := -1, time.Time{}
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		old := 0
 		for _, d := range f.found {
 			if d.sequence <= f.last {
@@ -130,6 +137,7 @@ func (f *feed) recover(ctx context.Context) error {
 	slices.SortStableFunc(f.found, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
 	f.missing = 0
 	f.givenUp.Store(0)
+	f.again.Store(nil)
 	return nil
 }
 
@@ -185,6 +193,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // pull returns the messages that are there, or waits for one message.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
+	if ctx.Err() != nil {
+		return nil, nil
+	}
 	got, err := f.fetch(most, 0)
 	if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() {
 		return got, err
@@ -201,7 +212,8 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 // for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon. The same holds when the
 // message comes again that was lost.
 func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
-	if f.patient() {
+	again, patient := f.again.Load(), f.patient()
+	if patient {
 		most, wait = 1, min(patience, max(turn, f.hold/3))
 	}
 	asked, last := now(), time.Now()
@@ -241,24 +253,36 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 	case took >= wait+givesUp:
 		f.slow.Store(true)
 		// The server sent the message that was lost between the request and now, and sends that message again after AckWait.
-		f.again.Store(&window{asked.clock.Add(f.hold - slack), time.Now().Add(f.hold + slack)})
+		f.comesAgain(window{asked.clock.Add(f.hold - slack), time.Now().Add(f.hold + slack)})
 		if err == nil && len(got) == 0 {
 			err = errSlow
 		}
 	case err == nil && len(got) == 0 && took < wait+givesUp/2: // the server says soon that there is no message
 		f.slow.Store(false)
 	}
+	if patient && again != nil && asked.clock.After(again.to) { // the server sends such a message before others
+		f.again.CompareAndSwap(again, nil)
+	}
 	return got, err
 }
 
-// window is a span of time.
+// window is the time in which the server can send a lost message again. The server does so when a pull asks, so the window ends with a pull that has
+// patience and begins behind it.
 type window struct{ from, to time.Time }
+
+// comesAgain adds a window to an earlier window, which is open or to come.
+func (f *feed) comesAgain(w window) {
+	if old := f.again.Load(); old != nil && old.from.Before(w.from) {
+		w.from = old.from
+	}
+	f.again.Store(&w)
+}
 
 // patient reports whether the last answer was late, or a message that was too late comes again now. That message may be large, and then quick answers in
 // between say nothing of it.
 func (f *feed) patient() bool {
 	w := f.again.Load()
-	return f.slow.Load() || w != nil && time.Now().After(w.from) && time.Now().Before(w.to)
+	return f.slow.Load() || w != nil && time.Now().After(w.from)
 }
 
 // hand makes a delivery of a message, which the server sent at the earliest when it was asked. AckWait counts from then, however late the

@@ -120,38 +120,86 @@ func TestLateMessage(t *testing.T) {
 }
 
 // TestLargeMessage: a message is on its way for longer than the client library waits for a message, and other answers are quick. The message arrives when the
-// server sends the message again.
+// server sends the message again. So it does behind a small message, in a process that follows another.
 func TestLargeMessage(t *testing.T) {
-	const bytes, rate = 300_000, 150_000
-	stream := rand.Text()
-	js := dial(t, testservers.SharedNATS(t).Addr)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}}); err != nil {
-		t.Fatal(err)
+	for name, single := range map[string]bool{"one of many": false, "single": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const bytes, rate = 225_000, 150_000
+			stream, direct := published(t), dial(t, testservers.SharedNATS(t).Addr)
+			if _, err := direct.Publish(t.Context(), stream, make([]byte, bytes), jetstream.WithMsgID("2")); err != nil {
+				t.Fatal(err)
+			}
+			opts := &Options{Hold: 9 * time.Second, Block: 10 * time.Millisecond}
+			if single { // the last process had both
+				last := open(t, testservers.SharedNATS(t).Addr, stream, opts.Hold)
+				awaited(t, last)
+				awaited(t, last)
+			}
+			source, err := New(dial(t, slowLink(t, testservers.SharedNATS(t).Addr, rate)), stream, "g", opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			receivesAll(t, source, single, 2)
+		})
 	}
-	if _, err := js.Publish(t.Context(), stream, make([]byte, bytes), jetstream.WithMsgID("1")); err != nil {
-		t.Fatal(err)
-	}
-	source, err := New(dial(t, slowLink(t, testservers.SharedNATS(t).Addr, rate)), stream, "g", &Options{Hold: 15 * time.Second, Block: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(50 * time.Second); ; {
-		f, err := source.Open(t.Context(), false)
-		for err == nil {
+}
+
+// receivesAll opens a source again and again until so many messages have come.
+func receivesAll(t *testing.T, source *Source, single bool, want int) {
+	t.Helper()
+	var failed error
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
+		f, err := source.Open(t.Context(), single)
+		for err == nil && time.Now().Before(deadline) {
 			var got []inbox.Delivery
-			if got, err = f.Receive(t.Context(), 1); len(got) == 1 {
-				if err := got[0].Ack(t.Context()); err != nil {
+			got, err = f.Receive(t.Context(), 8)
+			for _, d := range got {
+				if err := d.Ack(t.Context()); err != nil {
 					t.Error(err)
 				}
+			}
+			if want -= len(got); want <= 0 {
 				return
 			}
-			if time.Now().After(deadline) {
-				break
-			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the message never came: ", err)
-		}
+		failed = err
+	}
+	t.Fatalf("%d messages have not come, %v", want, failed)
+}
+
+// TestLossesOneAfterAnother: the window of the first loss stays when another follows, and is open until a pull with patience has begun behind it.
+func TestLossesOneAfterAnother(t *testing.T) {
+	f := open(t, testservers.SharedNATS(t).Addr, published(t), time.Second).(*feed)
+	awaited(t, f)
+	first, began := time.Now().Add(-3*time.Second), time.Now()
+	f.comesAgain(window{first, began.Add(-2 * time.Second)})
+	f.comesAgain(window{began.Add(time.Hour), began.Add(-time.Second)})
+	if w := f.again.Load(); !w.from.Equal(first) || !f.patient() {
+		t.Errorf("%+v", w)
+	}
+	if _, err := f.fetch(1, 0); err != nil {
+		t.Fatal(err)
+	}
+	if f.again.Load() != nil {
+		t.Error("the window is open behind a pull with patience")
+	}
+}
+
+// TestEndedContext: a feed whose ctx has ended takes no message.
+func TestEndedContext(t *testing.T) {
+	f := open(t, testservers.SharedNATS(t).Addr, published(t), time.Hour).(*feed)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := f.Receive(ctx, 1); len(got) > 0 || err != nil {
+		t.Error(got, err)
+	}
+	f.missing, f.last = 2, 9
+	if _, err := f.Receive(ctx, 1); !errors.Is(err, context.Canceled) || len(f.found) > 0 {
+		t.Error(err, len(f.found))
+	}
+	if n, err := f.pending(t.Context()); n > 0 || err != nil {
+		t.Errorf("%d messages are taken, %v", n, err)
 	}
 }
 

@@ -44,7 +44,7 @@
 // Remove such a message from the stream. The reader goes on soon after that.
 //
 // The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and has patience. The
-// wait for that message is a third of AckWait and a second, or 10 s if that is shorter. Receive then returns that long after the end of its ctx. This patience ends with an
+// wait for that message is a third of AckWait, and between 200 ms and 9 s, and another second. Receive then returns that long after the end of its ctx. This patience ends with an
 // answer in less than half a second, also with the answer that there is no message. The source has patience again when the message comes again that
 // was late. A message that is on its way for longer than that never arrives.
 //
