@@ -226,8 +226,8 @@ func TestOwnDeadLetters(t *testing.T) {
 	}
 }
 
-// TestSlowNetwork: messages arrive over a network that takes longer for an answer than the client library waits for one. When the network is well again,
-// a reader without messages ends soon after its ctx.
+// TestSlowNetwork: messages arrive over a network that takes longer for an answer than the client library waits for one. Some time after the network is well
+// again, a reader without messages ends soon after its ctx.
 func TestSlowNetwork(t *testing.T) {
 	for name, single := range map[string]bool{"one of many": false, "single": true} {
 		t.Run(name, func(t *testing.T) {
@@ -274,15 +274,15 @@ func TestSlowNetwork(t *testing.T) {
 			if got, err := f.Receive(t.Context(), 8); err != nil || len(got) > 0 {
 				t.Error(got, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			began := time.Now()
-			if _, err := f.Receive(ctx, 8); err != nil && ctx.Err() == nil {
-				t.Error(err)
-			}
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("a read took %v", took)
-			}
+			until(t, "a reader without messages ends soon after its ctx", func() bool { // when a message that was late would have come again
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				began := time.Now()
+				if _, err := f.Receive(ctx, 8); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				return time.Since(began) < 1500*time.Millisecond
+			})
 		})
 	}
 }
