@@ -188,6 +188,9 @@ func InsertIfAbsent(d Dialect, table, key string, row Columns) *Statement {
 	return s.Add(" ON DUPLICATE KEY UPDATE ").Name(key).Add(" = ").Name(key)
 }
 
+// quoted makes a text an element of an array of PostgreSQL. A replacer builds tables, so there is a single one.
+var quoted = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
 // Among appends the condition that a column has one of 1 or more values. On PostgreSQL the text of the statement is the same for any number of
 // values, so that the database can keep the statement prepared. On MySQL a text is compared as bytes.
 func Among[K int64 | string](s *Statement, column string, values []K) *Statement {
@@ -196,7 +199,7 @@ func Among[K int64 | string](s *Statement, column string, values []K) *Statement
 		for i, v := range values {
 			list[i] = fmt.Sprint(v)
 			if text, ok := any(v).(string); ok {
-				list[i], kind = `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)+`"`, "text"
+				list[i], kind = `"`+quoted.Replace(text)+`"`, "text"
 			}
 		}
 		return s.Add(" = ANY(").Value("{"+strings.Join(list, ",")+"}").Add("::", kind, "[])")

@@ -159,25 +159,16 @@ func (f *feed) rest(ctx context.Context) error {
 	return nil
 }
 
-// pending asks how many messages are handed out and not acknowledged.
+// pending asks how many messages are handed out and not acknowledged. Info of a consumer that two goroutines have would be a race, and Extend
+// asks beside Receive. So each question has a consumer of its own.
 func (f *feed) pending(ctx context.Context) (int, error) {
-	info, err := f.info(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return info.NumAckPending, nil
-}
-
-// info asks for the state of the durable consumer. Info of a consumer that two goroutines have would be a race, and Extend asks beside Receive.
-// So each question has a consumer of its own.
-func (f *feed) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	consumer, err := f.js.Consumer(ctx, f.stream, f.durable)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	return consumer.CachedInfo(), nil
+	return consumer.CachedInfo().NumAckPending, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
