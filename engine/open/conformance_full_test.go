@@ -40,7 +40,7 @@ func fillRedis(t *testing.T, servers ...*testservers.Server) {
 // fullNATS is the hook of a bucket that has used up its bytes.
 func fullNATS(t *testing.T) (func(*testing.T) engine.Engine, func()) {
 	addr := testservers.NATS(t).Addr
-	js := jetStream(t, addr)
+	js := testservers.JetStream(t, addr)
 	return func(t *testing.T) engine.Engine { return connect(t, natsURL(addr)) }, func() {
 		stream, err := js.Stream(t.Context(), "KV_pawl")
 		if err != nil {

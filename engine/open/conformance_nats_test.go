@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
@@ -18,25 +16,10 @@ import (
 
 func natsURL(addr string) string { return "nats://" + addr }
 
-// jetStream connects to JetStream by a client of its own.
-func jetStream(t *testing.T, addr string) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
-
 // natsKiller ends sessions by their keys.
 func natsKiller(t *testing.T, addr string) func(*testing.T, string) {
 	t.Helper()
-	js := jetStream(t, addr)
+	js := testservers.JetStream(t, addr)
 	return func(t *testing.T, session string) {
 		kv, err := js.KeyValue(context.Background(), "pawl")
 		if err == nil {

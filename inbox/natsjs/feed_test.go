@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/enginetest/proxy"
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) { os.Exit(testservers.Main(m)) }
 // published makes a stream of one message, and returns its name.
 func published(t *testing.T) string {
 	t.Helper()
-	name, js := rand.Text(), dial(t, testservers.SharedNATS(t).Addr)
+	name, js := rand.Text(), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}}); err != nil {
 		t.Fatal(err)
 	}
@@ -35,24 +34,10 @@ func published(t *testing.T) string {
 	return name
 }
 
-func dial(t *testing.T, addr string) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
-
 // open reads a stream.
 func open(t *testing.T, addr, stream string, hold time.Duration) inbox.Feed {
 	t.Helper()
-	source, err := New(dial(t, addr), stream, "g", &Options{Hold: hold, Block: 10 * time.Millisecond})
+	source, err := New(testservers.JetStream(t, addr), stream, "g", &Options{Hold: hold, Block: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +68,7 @@ func wantTaken(t *testing.T, stream string, d inbox.Delivery) {
 	if err := d.Dead(t.Context(), "a reason"); !errors.Is(err, inbox.ErrTaken) {
 		t.Errorf("%v, want that another process may have it", err)
 	}
-	dead, err := dial(t, testservers.SharedNATS(t).Addr).Stream(t.Context(), stream+"_dead")
+	dead, err := testservers.JetStream(t, testservers.SharedNATS(t).Addr).Stream(t.Context(), stream+"_dead")
 	if err != nil || dead.CachedInfo().State.Msgs > 0 {
 		t.Errorf("dead letters: %+v, %v", dead, err)
 	}
@@ -126,7 +111,7 @@ func TestLargeMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const bytes, rate = 225_000, 150_000
-			stream, direct := published(t), dial(t, testservers.SharedNATS(t).Addr)
+			stream, direct := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
 			if _, err := direct.Publish(t.Context(), stream, make([]byte, bytes), jetstream.WithMsgID("2")); err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +121,7 @@ func TestLargeMessage(t *testing.T) {
 				awaited(t, last)
 				awaited(t, last)
 			}
-			source, err := New(dial(t, slowLink(t, testservers.SharedNATS(t).Addr, rate)), stream, "g", opts)
+			source, err := New(testservers.JetStream(t, slowLink(t, testservers.SharedNATS(t).Addr, rate)), stream, "g", opts)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -153,6 +153,21 @@ func natsLeads(ctx context.Context, addr string, nodes int) error {
 	return js.DeleteStream(ctx, probe)
 }
 
+// JetStream connects to JetStream by a client of its own, which the end of the test closes.
+func JetStream(t testing.TB, addr string) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
 // NATSLeader returns the node that leads a stream, and the others.
 func NATSLeader(t testing.TB, cluster []*Server, stream string) (leader *Server, others []*Server) {
 	t.Helper()

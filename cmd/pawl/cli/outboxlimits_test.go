@@ -19,7 +19,7 @@ import (
 // stream.
 func natsBox(t *testing.T, addr string, topics []string, all ...outbox.Message) (url string, count func(topic string) int) {
 	t.Helper()
-	js := jetStream(t, addr)
+	js := testservers.JetStream(t, addr)
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "BOX", Subjects: topics})
 	if err != nil {
 		t.Fatal(err)

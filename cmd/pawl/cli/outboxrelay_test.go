@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/rueidis"
@@ -201,24 +200,9 @@ func rabbitQueue(t *testing.T, topic string) (string, []string, func() bool) {
 	}
 }
 
-// jetStream connects to JetStream by a client of its own.
-func jetStream(t *testing.T, addr string) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
-
 func natsStream(t *testing.T, topic string) (string, []string, func() bool) {
 	addr := testservers.SharedNATS(t).Addr
-	js := jetStream(t, addr)
+	js := testservers.JetStream(t, addr)
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: topic, Subjects: []string{topic}})
 	if err != nil {
 		t.Fatal(err)
