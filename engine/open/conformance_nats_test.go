@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/open"
 	"github.com/pawl-go/pawl/enginetest"
