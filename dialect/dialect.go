@@ -1,6 +1,6 @@
 // Package dialect names the SQL in which databases differ, once: PostgreSQL, MySQL and
 // MariaDB, SQLite. A [Statement] has their placeholders and quoted names. A [Table] is
-// created and checked in their words. [Again], [Duplicate], [LockTimeout], [Lost] and
+// created and checked in their words. [Repeat] calls again after collisions. [Again], [Duplicate], [LockTimeout], [Lost] and
 // [ReadOnly] understand the errors of their drivers. The package imports no driver: the caller brings a [DB] of any.
 // The import path of a driver contains "mysql" or "sqlite", or the errors of the driver have a method SQLState.
 //

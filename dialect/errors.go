@@ -1,14 +1,17 @@
 package dialect
 
 import (
+	"context"
 	"database/sql/driver"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"reflect"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Again reports whether the error says that another transaction was in the way. Such errors are a
@@ -20,6 +23,25 @@ func Again(err error) bool {
 	return slices.Contains([]string{"40001", "40P01"}, state) ||
 		slices.Contains([]int64{1205, 1213, 1020}, number) || // lock wait time-out, deadlock, changed since it was read
 		slices.Contains([]int64{5, 6}, file&0xff) // busy, locked
+}
+
+// Repeat calls fn again while it fails with an error that such reports, as [Again] does, and returns the last error. Repeat ends when ctx ends.
+// The pauses are random and grow to 100 ms. So two callers that were in each other's way do not meet again.
+func Repeat(ctx context.Context, such func(error) bool, fn func() error) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		err := fn()
+		if err == nil || !such(err) || ctx.Err() != nil {
+			return err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // RolledBack reports whether MySQL or MariaDB may have rolled the whole transaction back with this error. The server commits each

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -16,20 +15,14 @@ import (
 
 // exec runs a statement of its own transaction, again while other transactions are in the way.
 func (l *Log) exec(ctx context.Context, s *dialect.Statement) (changed int64, err error) {
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	err = dialect.Repeat(ctx, dialect.Again, func() error {
 		result, err := s.Exec(ctx, l.db)
 		if err == nil {
-			return result.RowsAffected()
+			changed, err = result.RowsAffected()
 		}
-		if !dialect.Again(err) {
-			return 0, err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return 0, err
-		}
-	}
+		return err
+	})
+	return changed, err
 }
 
 // repeat runs a statement that may run twice, again while connections of the pool turn out to be lost.
@@ -261,11 +254,8 @@ func (l *Log) unregister(ctx context.Context, id int64) error {
 func (l *Log) forget(ctx context.Context, coordinator int64, numbers []int64) error {
 	for len(numbers) > 0 {
 		n := min(len(numbers), 500)
-		s := l.new().Add("DELETE FROM ").Table(l.decided.Name).Add(" WHERE coordinator = ").Value(coordinator).Add(" AND number IN (")
-		for i, number := range numbers[:n] {
-			s.Add([]string{"", ", "}[min(i, 1)]).Value(number)
-		}
-		if _, err := l.repeat(ctx, s.Add(")")); err != nil {
+		s := dialect.DeleteByKey(l.new(), l.decided.Name, "number", numbers[:n]).Add(" AND coordinator = ").Value(coordinator)
+		if _, err := l.repeat(ctx, s); err != nil {
 			return err
 		}
 		numbers = numbers[n:]

@@ -206,20 +206,14 @@ func (r *Resource) finish(ctx context.Context, b branchName, commit bool) error 
 // settle is finish, again while another connection has the branch. The server needs a moment to see that a connection has ended. A branch
 // that is gone is settled.
 func (r *Resource) settle(ctx context.Context, b branchName, commit bool) error {
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	owned := func(err error) bool { return errors.Is(err, errOwned) || dialect.Lost(err) }
+	return dialect.Repeat(ctx, owned, func() error {
 		err := r.finish(ctx, b, commit)
 		if errors.Is(err, errGone) {
 			return nil
 		}
-		if err == nil || !errors.Is(err, errOwned) && !dialect.Lost(err) {
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // finished judges the answer to finishing. MariaDB says that there is no such branch while another connection has it. So the

@@ -145,18 +145,13 @@ func (c *cleaner) delete(ctx context.Context, state State, seqs []int64) (int, e
 	if err != nil {
 		return 0, err
 	}
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		result, err := c.db.ExecContext(ctx, query, args...)
-		switch {
-		case err != nil && t.waited(ctx, err):
-			return 0, fmt.Errorf("message with the number %d: %w, or a DELETE takes too long: %w", seqs[0], errLocked, err)
-		case dialect.Again(err) && ctx.Err() == nil:
-			batches.Rest(ctx, pause)
-			continue
-		case err != nil:
-			return 0, fmt.Errorf("message with the number %d: %w", seqs[0], err)
-		}
-		n, err := result.RowsAffected()
-		return int(n), err
+	result, waited, err := t.repeat(ctx, c.db, query, args)
+	switch {
+	case waited:
+		return 0, fmt.Errorf("message with the number %d: %w, or a DELETE takes too long: %w", seqs[0], errLocked, err)
+	case err != nil:
+		return 0, fmt.Errorf("message with the number %d: %w", seqs[0], err)
 	}
+	n, err := result.RowsAffected()
+	return int(n), err
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -30,15 +29,12 @@ func (t *Table) Complete(ctx context.Context, db dialect.DB, ids ...string) erro
 		return fmt.Errorf("outbox: %w: %d IDs: 1 to %d are allowed", pawl.ErrInvalid, len(ids), maxBatch)
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // in one order, so that two calls do not deadlock
-	n, err := t.complete(ctx, db, ids)
 	_, alone := db.(*sql.DB)
-	for pause := time.Millisecond; alone && dialect.Again(err) && ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+	var n int64
+	err := dialect.Repeat(ctx, func(err error) bool { return alone && dialect.Again(err) }, func() (err error) {
 		n, err = t.complete(ctx, db, ids)
-	}
+		return err
+	})
 	if err == nil && n != int64(len(ids)) {
 		err = t.missing(ctx, db, ids)
 	}

@@ -265,22 +265,23 @@ func (o *owner) exec(ctx context.Context, seqs []int64, s *dialect.Statement, wa
 	}
 	bounded, stop := o.table.patient(ctx, wait, o.opts.Timeout)
 	defer stop()
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		result, err := o.db.ExecContext(bounded, query, args...)
-		switch {
-		case err != nil && ctx.Err() == nil && o.table.waited(bounded, err):
-			if err := o.mine(ctx); err != nil { // the database is away
-				return false, err
-			}
-			return false, fmt.Errorf("%w: %w", errLocked, err)
-		case !dialect.Again(err):
-			return o.changed(ctx, seqs, result, err)
+	result, waited, err := o.table.repeat(bounded, o.db, query, args)
+	if waited && ctx.Err() == nil {
+		if err := o.mine(ctx); err != nil { // the database is away
+			return false, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-bounded.Done():
-		}
+		return false, fmt.Errorf("%w: %w", errLocked, err)
 	}
+	return o.changed(ctx, seqs, result, err)
+}
+
+// repeat runs a statement again while other transactions are in the way, unless the statement has waited for a lock.
+func (t *Table) repeat(bounded context.Context, db *sql.DB, query string, args []any) (result sql.Result, waited bool, err error) {
+	err = dialect.Repeat(bounded, func(err error) bool { return dialect.Again(err) && !t.waited(bounded, err) }, func() (err error) {
+		result, err = db.ExecContext(bounded, query, args...)
+		return err
+	})
+	return result, err != nil && t.waited(bounded, err), err
 }
 
 // patient bounds a statement that may wait for a lock. The bound is longer where the database knows the wait, too. A third of a visit's time

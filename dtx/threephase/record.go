@@ -51,7 +51,7 @@ func (l *Log) claim(ctx context.Context, name string, identity int64) (*owned, m
 			return nil, nil, err
 		}
 	}
-	err = o.again(ctx, func() error {
+	err = dialect.Repeat(ctx, dialect.Again, func() error {
 		_, err := l.new().Add("UPDATE ").Table(l.agents.Name).Add(" SET writes = writes + 1, owner = ").Value(o.owner).Add(" WHERE name = ").Value(name).Exec(ctx, l.db)
 		return err
 	})
@@ -88,15 +88,6 @@ func (l *Log) knowing(name string, is known) *dialect.Statement {
 	return dialect.InsertIfAbsent(l.dialect, l.agents.Name, "name", dialect.Columns{"name": name, "log": is.log, "mark": is.mark, "owner": 0, "writes": 0, "format": format})
 }
 
-// again calls fn again while other transactions are in the way.
-func (o *owned) again(ctx context.Context, fn func() error) error {
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		if err := fn(); err == nil || !dialect.Again(err) || !pause(ctx, wait) {
-			return err
-		}
-	}
-}
-
 // pause waits. pause returns false if ctx has ended.
 func pause(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
@@ -114,7 +105,7 @@ func pause(ctx context.Context, wait time.Duration) bool {
 func (o *owned) write(ctx context.Context, statements ...*dialect.Statement) error {
 	o.writing.Lock()
 	defer o.writing.Unlock()
-	return o.again(ctx, func() error {
+	return dialect.Repeat(ctx, dialect.Again, func() error {
 		tx, err := o.db.BeginTx(ctx, nil)
 		if err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
 	_ "github.com/ncruces/go-sqlite3/driver"
 
@@ -59,13 +58,7 @@ func (d *database) bind(query string) string {
 
 // inTx repeats a transaction while another one is in its way.
 func (d *database) inTx(ctx context.Context, fn func(*sql.Tx) error) error {
-	for {
-		err := d.once(ctx, fn)
-		if !dialect.Again(err) || ctx.Err() != nil {
-			return err
-		}
-		time.Sleep(time.Millisecond)
-	}
+	return dialect.Repeat(ctx, dialect.Again, func() error { return d.once(ctx, fn) })
 }
 
 func (d *database) once(ctx context.Context, fn func(*sql.Tx) error) error {

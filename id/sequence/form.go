@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -16,18 +14,12 @@ import (
 
 // form is find, and again when other clients were in the way: those of a file, or of a table
 // that is being made.
-func (s *Sequence) form(ctx context.Context) (err error) {
-	for range 10 {
-		if err = s.find(ctx); !dialect.Again(err) {
-			return err
-		}
-		select {
-		case <-time.After(rand.N(50 * time.Millisecond)):
-		case <-ctx.Done():
-			return err
-		}
-	}
-	return err
+func (s *Sequence) form(ctx context.Context) error {
+	tries := 0
+	return dialect.Repeat(ctx, func(err error) bool { return tries < 10 && dialect.Again(err) }, func() error {
+		tries++
+		return s.find(ctx)
+	})
 }
 
 // find finds the set in the databases that answer, and makes or enlarges it where that is

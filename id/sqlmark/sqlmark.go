@@ -31,9 +31,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
-	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -143,14 +141,7 @@ func (r register) do(ctx context.Context, doing string, f func() error) error {
 	}
 	err := r.check(ctx)
 	if err == nil {
-		err = f()
-	}
-	for pause := time.Millisecond; dialect.Again(err) && ctx.Err() == nil; pause = min(2*pause, 32*time.Millisecond) {
-		select {
-		case <-time.After(rand.N(pause)):
-			err = f()
-		case <-ctx.Done():
-		}
+		err = dialect.Repeat(ctx, dialect.Again, f)
 	}
 	if err != nil {
 		return r.failed(ctx, fmt.Sprintf("%s %q", doing, r.key), err)

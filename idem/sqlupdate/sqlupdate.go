@@ -36,8 +36,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -83,27 +81,17 @@ const tries = 10
 func (u *Updater) Do(ctx context.Context, lock *pawl.Mutex, check Check, update Update) (done bool, err error) {
 	err = lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := fence.FromContext(ctx, lock.Name())
-		for try := 1; ; try++ {
+		try := 0
+		return dialect.Repeat(ctx, func(err error) bool { return try < tries && dialect.Again(err) }, func() (err error) {
+			try++
 			done, err = u.transact(ctx, lock.Name(), token, check, update)
-			if try == tries || !dialect.Again(err) || !pause(ctx, try) {
-				return err
-			}
-		}
+			return err
+		})
 	})
 	if err != nil {
 		return false, fmt.Errorf("locked update: %w", err)
 	}
 	return done, nil
-}
-
-// pause waits for a random time, so that two that disturb one another do not meet again.
-func pause(ctx context.Context, try int) bool {
-	select {
-	case <-time.After(rand.N(time.Duration(try) * 5 * time.Millisecond)):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (u *Updater) transact(ctx context.Context, name string, token fence.Token, check Check, update Update) (done bool, err error) {

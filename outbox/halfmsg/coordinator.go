@@ -161,17 +161,7 @@ func (c *Coordinator) Abort(ctx context.Context, id string) error {
 
 // decide moves a prepared half message to a state by compare-and-set, or finds that it was decided before.
 func (c *Coordinator) decide(ctx context.Context, id string, want State) error {
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		err := c.decideOnce(ctx, id, want)
-		if !dialect.Again(err) {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return err
-		}
-	}
+	return dialect.Repeat(ctx, dialect.Again, func() error { return c.decideOnce(ctx, id, want) })
 }
 
 func (c *Coordinator) decideOnce(ctx context.Context, id string, want State) error {
