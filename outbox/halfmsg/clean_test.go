@@ -3,6 +3,7 @@ package halfmsg
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +14,9 @@ import (
 	"github.com/pawl-go/pawl/outbox/internal/batches"
 )
 
-// cleaned runs the cleaning of 1,000 old half messages on a PostgreSQL whose trigger runs at each DELETE.
-func cleaned(t *testing.T, trigger string) (left int, refused error) {
+// cleaned runs the cleaning of so many minutes on a PostgreSQL with 1,000 old half messages, whose trigger runs at each DELETE. The error is the
+// first of a minute.
+func cleaned(t *testing.T, minutes int, trigger string) (left int, refused error) {
 	t.Helper()
 	db, err := sql.Open("pgx", testservers.PostgresURL(testservers.Postgres(t).Addr))
 	if err != nil {
@@ -33,7 +35,7 @@ func cleaned(t *testing.T, trigger string) (left int, refused error) {
 		t.Fatal(err)
 	}
 	for _, query := range []string{
-		"INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) SELECT 'h' || n, 'shop', 1, 0, 0, 0, 0, '[]', '' FROM generate_series(1, 1000) AS n",
+		"INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) SELECT 'h' || 1000 + n, 'shop', 1, 0, 0, 0, 0, '[]', '' FROM generate_series(1, 1000) AS n",
 		"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN " + trigger + " RETURN NULL; END'",
 		"CREATE TRIGGER slow AFTER DELETE ON half FOR EACH ROW EXECUTE FUNCTION slow()",
 	} {
@@ -43,21 +45,26 @@ func cleaned(t *testing.T, trigger string) (left int, refused error) {
 	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	err = (&run{Coordinator: c}).removeOld(ctx, &batches.Deleter{Bound: time.Second}, Submitted)
+	deleter, w := batches.Deleter{Bound: time.Second}, walk{state: Submitted}
+	for range minutes {
+		if err := (&run{Coordinator: c}).removeOld(ctx, &deleter, &w); refused == nil {
+			refused = err
+		}
+	}
 	if ctx.Err() != nil {
 		t.Fatal("the cleaning does not end")
 	}
 	if err := db.QueryRow("SELECT COUNT(*) FROM half").Scan(&left); err != nil {
 		t.Fatal(err)
 	}
-	return left, err
+	return left, refused
 }
 
 // A DELETE of 1,000 half messages takes longer than Timeout, because the half messages are large. All are deleted by smaller statements, except three
 // that the database refuses to delete. The error tells of the refusal.
 func TestOldHalfMessagesThatTakeLongToDelete(t *testing.T) {
 	t.Parallel()
-	left, err := cleaned(t, "PERFORM pg_sleep(0.002); IF OLD.id IN (''h1'', ''h500'', ''h1000'') THEN RAISE ''has an invoice''; END IF;")
+	left, err := cleaned(t, 1, "PERFORM pg_sleep(0.002); IF OLD.id IN (''h1001'', ''h1500'', ''h2000'') THEN RAISE ''has an invoice''; END IF;")
 	if left != 3 || err == nil || !strings.Contains(err.Error(), "has an invoice") {
 		t.Errorf("%d half messages are left, %v", left, err)
 	}
@@ -66,7 +73,66 @@ func TestOldHalfMessagesThatTakeLongToDelete(t *testing.T) {
 // The database refuses each DELETE. The cleaning ends, and tells so.
 func TestNoHalfMessageCanBeDeleted(t *testing.T) {
 	t.Parallel()
-	if left, err := cleaned(t, "RAISE ''has an invoice'';"); left != 1000 || err == nil || !strings.Contains(err.Error(), "has an invoice") {
+	if left, err := cleaned(t, 1, "RAISE ''has an invoice'';"); left != 1000 || err == nil || !strings.Contains(err.Error(), "has an invoice") {
 		t.Errorf("%d half messages are left, %v", left, err)
 	}
+}
+
+// The database refuses the first 30 half messages. The next minute goes on behind the first 20, so the others are deleted.
+func TestManyRefusedHalfMessages(t *testing.T) {
+	t.Parallel()
+	left, err := cleaned(t, 2, "IF OLD.id <= ''h1030'' THEN RAISE ''has an invoice''; END IF;")
+	if left != 30 || err == nil || !strings.Contains(err.Error(), "has an invoice") {
+		t.Errorf("%d half messages are left, %v", left, err)
+	}
+}
+
+// The cleaning reads no half messages that are young: there may be millions of them, and the cleaning comes each minute.
+func TestCleanReadsNoYoungHalfMessages(t *testing.T) {
+	t.Parallel()
+	db := testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr)
+	db.SetMaxOpenConns(1) // because the server counts for each connection
+	box, err := outbox.New(dialect.MySQL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(dialect.MySQL, db, box, &Options{Table: fmt.Sprint("half_", time.Now().UnixNano())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const young = 5000
+	insert := "INSERT INTO " + c.table.Name + " (id, producer, state, asks, due, created, changed, messages, reason) "
+	for _, query := range []string{
+		insert + "SELECT CONCAT('young', seq), 'shop', 1, 0, UNIX_TIMESTAMP() + 10, 0, UNIX_TIMESTAMP(), '[]', '' FROM seq_1_to_" + fmt.Sprint(young),
+		insert + "SELECT CONCAT('old', seq), 'shop', 1, 0, 10, 0, 0, '[]', '' FROM seq_1_to_20",
+		"ANALYZE TABLE " + c.table.Name,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := rowsRead(t, db)
+	if err := (&run{Coordinator: c}).removeOld(t.Context(), &batches.Deleter{Bound: time.Minute}, &walk{state: Submitted}); err != nil {
+		t.Fatal(err)
+	}
+	read, left := rowsRead(t, db)-before, 0
+	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+c.table.Name).Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	if read > young/10 || left != young {
+		t.Errorf("%d rows were read, %d half messages are left", read, left)
+	}
+}
+
+// rowsRead is how many rows statements of the only connection of MariaDB have read.
+func rowsRead(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	err := db.QueryRowContext(t.Context(), "SELECT SUM(variable_value) FROM information_schema.session_status WHERE variable_name IN ('Handler_read_next', 'Handler_read_rnd_next', 'Handler_read_key')").Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

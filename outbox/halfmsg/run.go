@@ -138,12 +138,13 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 // clean removes old half messages each minute, beside the questions, and tells an error in each minute.
 func (r *run) clean(ctx context.Context) {
 	deleter := batches.Deleter{Bound: r.opts.Timeout}
+	walks := []walk{{state: Submitted}, {state: Aborted}}
 	minute := time.NewTicker(time.Minute)
 	defer minute.Stop()
 	for ctx.Err() == nil {
 		var errs error
-		for _, state := range []State{Submitted, Aborted} {
-			errs = errors.Join(errs, r.removeOld(ctx, &deleter, state))
+		for i := range walks {
+			errs = errors.Join(errs, r.removeOld(ctx, &deleter, &walks[i]))
 		}
 		if errs != nil && ctx.Err() == nil {
 			r.tell(failed("clean", errs))
@@ -155,15 +156,28 @@ func (r *run) clean(ctx context.Context) {
 	}
 }
 
-// removeOld removes the old half messages of a state, except some that the database refuses to delete, and those behind 20 of these.
-func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, state State) error {
+// walk goes through the half messages of a state, in the order of their index.
+type walk struct {
+	state State
+	last  place // the next minute goes on behind that place
+}
+
+type place struct {
+	due int64
+	id  string
+}
+
+// removeOld removes the old half messages of a state. A half message that the database refuses to delete is left. Where many are left, the walk
+// goes on behind them in the next minute.
+func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, w *walk) (failure error) {
 	for {
-		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
-		old, err := ids(visit, r.db, r.new().Add("SELECT id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(state)).
-			Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" LIMIT ").Value(mostRemoved))
-		stop()
+		places, err := r.old(ctx, w)
 		if err != nil {
 			return err
+		}
+		old := make([]string, len(places))
+		for i, at := range places {
+			old[i] = at.id
 		}
 		is := batches.Delete(ctx, deleter, old, func(ctx context.Context, some []string) (int, error) {
 			result, err := dialect.DeleteByKey(r.new(), r.table.Name, "id", some).Exec(ctx, r.db)
@@ -173,13 +187,49 @@ func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, state Sta
 			n, err := result.RowsAffected()
 			return int(n), err
 		})
-		if len(old) < mostRemoved || is.Deleted == 0 || ctx.Err() != nil {
-			if dialect.Again(is.Err) && (r.dialect == dialect.SQLite || !dialect.LockTimeout(is.Err)) { // the next minute
-				return nil
-			}
-			return is.Err
+		// SQLite or a deadlock is no reason to tell: the next minute comes.
+		if again := dialect.Again(is.Err) && (r.dialect == dialect.SQLite || !dialect.LockTimeout(is.Err)); failure == nil && !again {
+			failure = is.Err
+		}
+		switch {
+		case ctx.Err() != nil:
+			return failure
+		case is.Tried == len(old) && len(old) < mostRemoved:
+			w.last = place{}
+			return failure
+		}
+		if w.last = places[is.Tried-1]; is.Deleted == 0 {
+			return failure
 		}
 	}
+}
+
+// old reads the places of up to 1,000 old half messages. A question is due after Timeout and MaxWait at most. So the index has the young half messages
+// behind the old ones, but for those of such a time, and none of them is read.
+func (r *run) old(ctx context.Context, w *walk) (all []place, err error) {
+	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
+	defer stop()
+	s := r.new().Add("SELECT due, id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(w.state)).Add(" AND due >= ").Value(w.last.due).
+		Add(" AND due <= ", r.now(), " - ").Value(seconds(r.opts.Retention)-seconds(r.opts.Timeout)-seconds(r.opts.MaxWait)).
+		Add(" AND (due > ").Value(w.last.due).Add(" OR id > ").Value(w.last.id).Add(") AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).
+		Add(" ORDER BY due, id LIMIT ").Value(mostRemoved)
+	query, args, err := s.Build()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := r.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var at place
+		if err := rows.Scan(&at.due, &at.id); err != nil {
+			return nil, err
+		}
+		all = append(all, at)
+	}
+	return all, rows.Err()
 }
 
 // free returns how many questions may begin, and the producers that get none now.
