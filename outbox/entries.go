@@ -82,17 +82,24 @@ func (t *Table) list(ctx context.Context, db dialect.DB, s *dialect.Statement) (
 
 // upTo reads messages, and further columns behind each, until they have so many bytes. The statement has a limit. More says that there may be
 // further messages.
-func (t *Table) upTo(ctx context.Context, db dialect.DB, s *dialect.Statement, limit, bytes int, columns ...any) (all []Entry, more bool, err error) {
+func (t *Table) upTo(ctx context.Context, db *sql.DB, s *dialect.Statement, limit, bytes int, columns ...any) (all []Entry, more bool, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	n, read := 0, 0
 	all, err = collect(ctx, db, s, func(rows *sql.Rows, e *Entry) (err error) {
 		if *e, err = t.scan(rows, columns...); err != nil {
 			return err
 		}
-		if bytes -= e.weight; bytes <= 0 {
-			return errEnough
+		if n, read = n+1, read+e.weight; read < bytes {
+			return nil
 		}
-		return nil
+		// A driver receives the rows that are left, unless ctx has ended. To connect again takes less time than many large rows.
+		if t.dialect != dialect.SQLite && (limit-n)*(read/n) > bytes {
+			stop()
+		}
+		return errEnough
 	})
-	return all, len(all) == limit || bytes <= 0, err
+	return all, len(all) == limit || read >= bytes, err
 }
 
 // errEnough ends the reading of rows, after the row for which a function has returned it.

@@ -32,6 +32,7 @@ type plan struct {
 	lowest  int64                // number of the first message that was left out
 	pos     int64                // the pass has read the table up to this number
 	newest  int64                // largest number that was seen
+	mean    int                  // bytes of a message of the last page
 	marks   []mark               // the newest number at a time
 }
 
@@ -132,10 +133,7 @@ func (p *plan) free() (n, bytes int) {
 	if n < p.room/2 || bytes < p.maxBytes/4 {
 		return 0, 0
 	}
-	if len(p.rows) > 0 {
-		n = max(1, min(n, bytes/(p.bytes/len(p.rows)+1)))
-	}
-	return n, bytes
+	return max(1, min(n, bytes/(p.mean+1))), bytes
 }
 
 // arrivals returns the keys of which a page brings a message. Before add, the owner asks the table for the numbers of
@@ -186,6 +184,7 @@ func (p *plan) leaves(lane string) bool {
 
 // add takes a page, which the table gave in the order of seq.
 func (p *plan) add(page []Entry) {
+	p.sized(page)
 	for _, e := range page {
 		p.pos, p.newest = max(p.pos, e.seq), max(p.newest, e.seq)
 		lane := e.lane()
@@ -199,6 +198,17 @@ func (p *plan) add(page []Entry) {
 			p.insert(&row{Entry: e, tries: e.Attempt, fails: p.awaited[lane]})
 			delete(p.awaited, lane)
 		}
+	}
+}
+
+// sized keeps the mean size of a page.
+func (p *plan) sized(page []Entry) {
+	sum := 0
+	for _, e := range page {
+		sum += e.weight
+	}
+	if len(page) > 0 {
+		p.mean = sum / len(page)
 	}
 }
 

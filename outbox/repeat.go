@@ -17,7 +17,6 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 	if o.opts.Resend == 0 || now.Before(o.repeats) || o.plan.repeating() {
 		return nil
 	}
-	limit := max(1, o.opts.Window/4)
 	var without []int64
 	maps.DeleteFunc(o.locked, func(_ int64, is lock) bool { return now.Sub(is.until) > 16*o.opts.Resend }) // the message is done since
 	for seq, is := range o.locked {
@@ -26,6 +25,7 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 		}
 	}
 	bytes := max(1, min(o.plan.maxBytes/4, o.plan.maxBytes-o.plan.bytes))
+	limit := max(1, min(o.opts.Window/4, bytes/(o.plan.mean+1)))
 	began, seldom := time.Now(), max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan))
 	page, more, err := o.table.due(ctx, o.db, o.part, limit, bytes, o.opts.Resend, without)
 	if err != nil { // a question that fails late delays new messages, by a fifth at most
@@ -56,6 +56,7 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit, bytes int, res
 // are sent in their order, and before its pending messages. A dead message does not stop repeats, and neither does a message that was
 // dead, is pending again and waits after a failure.
 func (p *plan) repeat(page []Entry) {
+	p.sized(page)
 	for _, e := range page {
 		if p.known[e.seq] == nil {
 			p.insert(&row{Entry: e, again: true})
