@@ -42,9 +42,11 @@ type Claim struct {
 	kept     []byte
 	attempts int
 
-	mu     sync.Mutex
+	turn   chan struct{} // has room for the one call that writes the record
+	result []byte        // given to Complete, which may have been kept; of that call
+
+	mu     sync.Mutex    // for fields only, and never held during a request
 	seen   pawl.Snapshot // the record as this claim knows it
-	result []byte        // given to Complete, which may have been kept
 	worked bool          // Complete was called: the effect has happened
 	ended  error
 }
@@ -71,10 +73,8 @@ func (c *Claim) start(ctx context.Context) error {
 }
 
 // withdraw takes back what start has written, if the end of ctx took the reply away. The work never began,
-// so the next caller must not be told of an earlier attempt.
-func (c *Claim) withdraw(ctx context.Context) {
-	bound, stop := pawl.Linger(ctx)
-	defer stop()
+// so the next caller must not be told of an earlier attempt. bound lingers after ctx.
+func (c *Claim) withdraw(bound context.Context) {
 	if is, err := c.value.Get(bound); err == nil && is.Number != c.seen.Number {
 		write(bound, c.value, is, func(is *record) (*record, error) { return is.abort(c.me.attempt) }) //nolint:errcheck // a takeover says it too
 	}
@@ -152,7 +152,9 @@ func (c *Claim) Point(name string) (data []byte, reached bool) {
 // does nothing. Names have 1 to 255 bytes of UTF-8; all points together at most [MaxPoints] bytes, and 60 KiB in JSON.
 // Errors are those of Complete.
 func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
-	return c.change(ctx, "reach", func(context.Context) (rule, error) {
+	ctx, stop := pawl.Linger(ctx)
+	defer stop()
+	return c.change(ctx, "reach", func() (rule, error) {
 		if name == "" || len(name) > MaxPart || !utf8.ValidString(name) {
 			return nil, fmt.Errorf("%w: name of the point is %.300q: 1 to %d bytes of UTF-8 are allowed", pawl.ErrInvalid, name, MaxPart)
 		}
@@ -173,13 +175,15 @@ func (c *Claim) Reach(ctx context.Context, name string, data []byte) error {
 //
 // Give Complete a context that does not end with the claim.
 func (c *Claim) Complete(ctx context.Context, result []byte) error {
+	ctx, stop := pawl.Linger(ctx)
+	defer stop()
 	c.mu.Lock()
 	c.worked = true
 	c.mu.Unlock()
 	if len(result) > MaxResult {
 		return c.failed("complete", fmt.Errorf("%w: the result has %d bytes, and %d are allowed", ErrTooLarge, len(result), MaxResult))
 	}
-	err := c.change(ctx, "complete", func(ctx context.Context) (rule, error) {
+	err := c.change(ctx, "complete", func() (rule, error) {
 		if c.result != nil && !bytes.Equal(c.result, result) {
 			return nil, fmt.Errorf("%w: another result was given before, which may be kept", pawl.ErrInvalid)
 		}
@@ -208,8 +212,12 @@ func (c *Claim) Abort(ctx context.Context) error {
 	if over {
 		return nil
 	}
-	err := c.change(ctx, "abort", func(context.Context) (rule, error) {
+	ctx, stop := pawl.Linger(ctx)
+	defer stop()
+	err := c.change(ctx, "abort", func() (rule, error) {
 		return func(is *record) (*record, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
 			if c.worked {
 				return is, nil
 			}
@@ -220,27 +228,30 @@ func (c *Claim) Abort(ctx context.Context) error {
 	return err
 }
 
-// change writes the record of a claim that goes on, by the rule that prepare returns. Requests are
-// sent also after ctx has ended.
-func (c *Claim) change(ctx context.Context, doing string, prepare func(context.Context) (rule, error)) error {
-	bound, stop := pawl.Linger(ctx)
-	defer stop()
-	c.mu.Lock()
-	err := c.ended
-	if c.repeat {
-		err = pawl.ErrClosed
-	}
-	var change rule
-	if err == nil {
-		change, err = prepare(bound)
-	}
-	if err == nil {
-		var seen pawl.Snapshot
-		if seen, err = write(bound, c.value, c.seen, change); err == nil {
-			c.seen = seen
+// change writes the record of a claim that goes on, by the rule that prepare returns, while no other call does. ctx is
+// that of [pawl.Linger] of the whole call, so requests are sent also after the end of the caller's ctx.
+func (c *Claim) change(ctx context.Context, doing string, prepare func() (rule, error)) error {
+	err := c.alone(ctx, func() error {
+		c.mu.Lock()
+		seen, err := c.seen, c.ended
+		c.mu.Unlock()
+		if c.repeat {
+			err = pawl.ErrClosed
 		}
-	}
-	c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		change, err := prepare()
+		if err != nil {
+			return err
+		}
+		if seen, err = write(ctx, c.value, seen, change); err == nil {
+			c.mu.Lock()
+			c.seen = seen
+			c.mu.Unlock()
+		}
+		return err
+	})
 	if errors.Is(err, ErrTakenOver) {
 		c.end(ctx, err)
 	}
@@ -248,6 +259,22 @@ func (c *Claim) change(ctx context.Context, doing string, prepare func(context.C
 		return c.failed(doing, err)
 	}
 	return nil
+}
+
+// alone calls fn while no other call of the claim has the turn, and waits for that until ctx ends. A free turn is taken also
+// after the end of ctx.
+func (c *Claim) alone(ctx context.Context, fn func() error) error {
+	select {
+	case c.turn <- struct{}{}:
+	default:
+		select {
+		case c.turn <- struct{}{}:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: another call of the claim has no answer yet: %w", pawl.ErrUnavailable, ctx.Err())
+		}
+	}
+	defer func() { <-c.turn }()
+	return fn()
 }
 
 // end gives the lock back.

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -78,7 +79,11 @@ func (k Key) String() string { return k.Scope + "|" + k.ID }
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
 // The error matches [pawl.ErrInvalid] if content has no JSON, or if different content would have the same JSON. That is so
 // of text that is not UTF-8. So is a struct of which JSON writes no field, anywhere in content: its fields are not exported.
-// A struct that is embedded counts as part of the struct around it.
+// So are two fields with one name in JSON, of which JSON writes neither. A struct that is embedded counts as part of the
+// struct around it.
+//
+// Fields that JSON leaves out beside others do not count. Such a field is not exported, has the tag "-", or has the name of a
+// field that is embedded less deeply. Methods that make JSON are trusted to write all, also those of an embedded field.
 func KeyOf(operation string, content any) (Key, error) {
 	text, err := json.Marshal(content)
 	switch {
@@ -89,7 +94,7 @@ func KeyOf(operation string, content any) (Key, error) {
 	}
 	through := walk{make(map[place]bool), make(map[reflect.Type][][]int)}
 	if lost := through.lost(reflect.ValueOf(content)); lost != nil {
-		return Key{}, fmt.Errorf("%w: content has a %v, of which JSON has no field", pawl.ErrInvalid, lost)
+		return Key{}, fmt.Errorf("%w: content has a %v: JSON writes none of its fields, or neither of two with one name", pawl.ErrInvalid, lost)
 	}
 	sum := sha256.Sum256(text)
 	key := Key{Scope: operation, ID: hex.EncodeToString(sum[:])}
@@ -123,7 +128,7 @@ type place struct {
 	is     reflect.Type
 }
 
-// lost returns the type of the first struct in v of which JSON writes no field, or nil.
+// lost returns the type of the first struct in v of which JSON loses all fields or two with one name, or nil.
 func (w walk) lost(v reflect.Value) reflect.Type {
 	if !v.IsValid() || writesItself(v) {
 		return nil
@@ -176,30 +181,85 @@ func (w walk) lost(v reflect.Value) reflect.Type {
 	return nil
 }
 
-// fieldsOf returns the fields of a struct that may have a struct in them, and whether JSON writes any field.
+// fieldsOf returns the fields of a struct that may have a struct in them, and whether JSON writes any field, and one of each name.
 func fieldsOf(t reflect.Type) (fields [][]int, written bool) {
-	for _, field := range reflect.VisibleFields(t) {
-		tag, inner := field.Tag.Get("json"), field.Type
+	is := shape{names: make(map[string]field)}
+	is.add(t, nil, nil)
+	for _, f := range is.names {
+		if is.lost = is.lost || f.twice; !plain(f.of) {
+			fields = append(fields, f.index)
+		}
+	}
+	return fields, !is.lost && len(is.names) > 0 || t.NumField() == 0
+}
+
+// shape is what JSON writes of a struct, by the rules of package json.
+type shape struct {
+	names map[string]field
+	lost  bool // an embedded struct makes its own JSON, and the struct around it does not
+}
+
+// field is the field that has a name in JSON.
+type field struct {
+	index []int
+	of    reflect.Type
+	rank  int  // the field with the smallest has the name
+	twice bool // so has another field: JSON writes neither
+}
+
+// add adds the fields of t, which is embedded at index, in these types.
+func (s *shape) add(t reflect.Type, index []int, around []reflect.Type) {
+	if slices.Contains(around, t) {
+		return // less deep fields have these names
+	}
+	for i := range t.NumField() {
+		of := t.Field(i)
+		tag, inner := of.Tag.Get("json"), of.Type
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
-		if name, _, _ := strings.Cut(tag, ","); !field.IsExported() || tag == "-" || field.Anonymous && name == "" && inner.Kind() == reflect.Struct {
-			continue // the fields of an embedded struct are visible themselves
+		name, _, _ := strings.Cut(tag, ",")
+		if strings.ContainsFunc(name, notInNames) {
+			name = ""
 		}
-		written = true
-		if !plain(field.Type) {
-			fields = append(fields, field.Index)
+		f := field{index: append(slices.Clone(index), i), of: of.Type, rank: 2 * len(index)}
+		embedded := of.Anonymous && inner.Kind() == reflect.Struct
+		switch {
+		case tag == "-" || !of.IsExported() && !embedded:
+		case embedded && name == "":
+			s.lost = s.lost || encodes(of.Type)
+			s.add(inner, f.index, append(around, t))
+		case name == "":
+			f.rank++ // a tag goes before
+			s.enter(of.Name, f)
+		default:
+			s.enter(name, f)
 		}
 	}
-	return fields, written || t.NumField() == 0
+}
+
+func (s *shape) enter(name string, f field) {
+	is, known := s.names[name]
+	if !known || f.rank < is.rank {
+		is = f
+	} else if f.rank == is.rank {
+		is.twice = true
+	}
+	s.names[name] = is
+}
+
+// notInNames reports whether package json ignores the name of a tag for this character.
+func notInNames(c rune) bool {
+	return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", c)
 }
 
 // writesItself reports whether the type of v makes the JSON. Methods of a pointer count where JSON has the address.
 func writesItself(v reflect.Value) bool {
-	does := func(t reflect.Type) bool {
-		return t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
-	}
-	return does(v.Type()) || v.CanAddr() && does(reflect.PointerTo(v.Type()))
+	return encodes(v.Type()) || v.CanAddr() && encodes(reflect.PointerTo(v.Type()))
+}
+
+func encodes(t reflect.Type) bool {
+	return t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
 // plain reports whether no struct is in a value of this type. So a long text of bytes costs nothing.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,80 @@ func TestKeyOfLosesNothing(t *testing.T) {
 			t.Errorf("%#v: the key of %#v, %v", content, other, err)
 		}
 		seen[key] = content
+	}
+}
+
+type (
+	Order    struct{ ID string }
+	Customer struct{ ID string }
+)
+
+// TestKeyOfLosesNoFields: two fields with one name in JSON are refused, because JSON writes neither.
+func TestKeyOfLosesNoFields(t *testing.T) {
+	type Day struct{ time.Time }
+	type Hour struct{ time.Time }
+	type list struct{ *list }
+	for _, content := range []any{
+		struct {
+			Order
+			Customer
+			Cents int
+		}{Order{"o"}, Customer{"c"}, 500},
+		reflect.New(reflect.StructOf([]reflect.StructField{ // go vet finds this one where it is written
+			{Name: "A", Type: reflect.TypeFor[int](), Tag: `json:"n"`}, {Name: "B", Type: reflect.TypeFor[int](), Tag: `json:"n"`},
+		})).Interface(),
+		struct {
+			Order    `json:"\\"` // is no name
+			Customer `json:""`
+			Cents    int
+		}{Order{"o"}, Customer{"c"}, 500},
+		struct { // neither makes the JSON of the whole
+			Day
+			Hour
+			Cents int
+		}{Cents: 500},
+		list{&list{}},
+	} {
+		if key, err := idem.KeyOf("pay", content); !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%+v: %q, %v", content, key, err)
+		}
+	}
+}
+
+// TestKeyOfKnowsTheNamesInJSON: names of fields in Go mean nothing.
+func TestKeyOfKnowsTheNamesInJSON(t *testing.T) {
+	type Hidden struct{ amount int }
+	type order struct {
+		ID string   `json:"order_id"`
+		P  []Hidden `json:"goods"`
+	}
+	type customer struct {
+		ID string `json:"customer_id"`
+		P  int    `json:"postcode"`
+	}
+	type both struct {
+		order
+		*customer
+	}
+	seen := make(map[idem.Key]any)
+	for _, content := range []any{both{order{ID: "a"}, &customer{ID: "b"}}, both{order{ID: "b"}, &customer{ID: "b"}}, both{order{ID: "a"}, &customer{ID: "c"}}, both{},
+		struct {
+			Order
+			Customer `json:"customer"`
+			ID       int `json:"cents"`
+		}{Order{"a"}, Customer{"b"}, 500}, struct {
+			Order
+			Customer
+			Chosen string `json:"ID"`
+		}{Order{"a"}, Customer{"b"}, "c"}} {
+		key, err := idem.KeyOf("pay", content)
+		if other, is := seen[key]; is || err != nil {
+			t.Errorf("%#v: the key of %#v, %v", content, other, err)
+		}
+		seen[key] = content
+	}
+	if key, err := idem.KeyOf("pay", both{order{P: []Hidden{{1}}}, nil}); !errors.Is(err, pawl.ErrInvalid) {
+		t.Errorf("a field beside an equal name in Go is not looked at: %q, %v", key, err)
 	}
 }
 

@@ -126,7 +126,9 @@ func (l *Leases) begin(ctx context.Context, key Key, print Fingerprint, opts *Be
 	if err != nil {
 		return nil, err
 	}
-	c := &Claim{leases: l, key: key, value: l.value(key), me: me, ctx: ctx}
+	bound, stop := pawl.Linger(ctx) // all that is asked after the end of ctx
+	defer stop()
+	c := &Claim{leases: l, key: key, value: l.value(key), me: me, ctx: ctx, turn: make(chan struct{}, 1)}
 	if err = l.read(ctx, c); err != nil || c.repeat {
 		return c, err
 	}
@@ -138,10 +140,10 @@ func (l *Leases) begin(ctx context.Context, key Key, print Fingerprint, opts *Be
 	}
 	lost := c.lease.Err()
 	if err != nil && ctx.Err() != nil {
-		c.withdraw(ctx)
+		c.withdraw(bound)
 	}
-	c.lease.Unlock(ctx) //nolint:errcheck // a heartbeat repeats it, and the record says all
-	c.lease = nil       // of a repeat
+	c.lease.Unlock(bound) //nolint:errcheck // a heartbeat repeats it, and the record says all
+	c.lease = nil         // of a repeat
 	if err != nil && lost != nil {
 		err = errors.Join(lost, err)
 	}
@@ -179,6 +181,8 @@ func (l *Leases) read(ctx context.Context, c *Claim) error {
 
 // lock waits for the lock of the key.
 func (l *Leases) lock(ctx context.Context, key Key, opts *BeginOptions) (lease *pawl.Lease, err error) {
+	bound, stop := pawl.Linger(ctx) // for both requests
+	defer stop()
 	lock := l.mutex(key).With(pawl.LockOptions{Label: opts.Label})
 	if opts.NoWait {
 		lease, err = lock.TryLock(ctx)
@@ -189,8 +193,6 @@ func (l *Leases) lock(ctx context.Context, key Key, opts *BeginOptions) (lease *
 		return lease, err
 	}
 	flight := &InFlightError{Held: pawl.Unknown, Left: pawl.Unknown, err: err}
-	bound, stop := pawl.Linger(ctx)
-	defer stop()
 	if is, err := l.client.Show(bound, lock.Name()); err == nil && len(is.Holders) > 0 {
 		flight.Held, flight.Left = is.Holders[0].Held, is.Holders[0].Left
 	}
@@ -253,18 +255,20 @@ func (l *Leases) Do(ctx context.Context, key Key, print Fingerprint, opts *Begin
 	if result, kept = c.Kept(); kept {
 		return result, true, nil
 	}
-	completed := false
+	completed, last, stop := false, ctx, func() {}
 	defer func() {
 		if !completed {
-			err = errors.Join(err, c.Abort(ctx))
+			err = errors.Join(err, c.Abort(last))
 		}
+		stop()
 	}()
-	work, stop := c.lease.Within(ctx)
-	defer stop()
+	work, end := c.lease.Within(ctx)
+	defer end()
 	if result, err = fn(work, c); err != nil {
 		return nil, false, err
 	}
-	err = c.Complete(ctx, result)
+	last, stop = pawl.Linger(ctx) // for Complete and Abort together
+	err = c.Complete(last, result)
 	completed = err == nil
 	return result, false, err
 }

@@ -38,6 +38,10 @@ type SetOptions struct {
 	// Panic is the least part of the nodes that is trusted. When fewer are left, all nodes are used,
 	// because the failures may have another cause than the nodes. The range is more than 0 to 1; default 0.5. -1: never.
 	Panic float64
+
+	// Returned is called after an ejected node has returned to a set without any other node to pick. Requests that wait for a
+	// node can then be picked again. The call comes from a goroutine of its own.
+	Returned func()
 }
 
 // Set is the nodes of balancers, with the state of each: requests in flight, latency, failures. The
@@ -206,12 +210,12 @@ func (s *Set) publish() {
 			next = at
 		}
 	}
-	step := s.opts.SlowStart / slowSteps
+	step, returned := s.opts.SlowStart/slowSteps, false
 	entries, trusted := make([]*entry, 0, len(s.all)), make([]*entry, 0, len(s.all))
 	for _, n := range s.all {
 		is := s.known[n.ID]
 		if is.out && !now.Before(is.returns) {
-			is.out, is.lastBack = false, now
+			is.out, is.lastBack, returned = false, now, true
 			if is.fails.Store(0); step > 0 {
 				is.rises = now
 			}
@@ -239,6 +243,9 @@ func (s *Set) publish() {
 	snap := &snapshot{trusted, true}
 	for _, e := range trusted {
 		snap.equal = snap.equal && e.weight == trusted[0].weight
+	}
+	if returned && len(s.snap.Load().nodes) == 0 && s.opts.Returned != nil {
+		defer func() { go s.opts.Returned() }()
 	}
 	s.snap.Store(snap)
 	if s.timer != nil {

@@ -93,6 +93,30 @@ func TestPanic(t *testing.T) {
 	})
 }
 
+// TestReturned: the user of a set is told when there is a node again after all were ejected, and not of any other return.
+func TestReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := 0
+		set := newSet(t, &lb.SetOptions{EjectAfter: 1, EjectFor: time.Second, Panic: -1, Returned: func() { told++ }}, nodes(1, 1)...)
+		b := newBalancer(t, set, lb.RoundRobin, nil)
+		fail(t, b, "a", 1)
+		pass(2 * time.Second)
+		if told != 0 {
+			t.Errorf("told %d times, and one node was there all the time", told)
+		}
+		for range 2 {
+			mustPick(t, b, lb.Request{}).Done(lb.Failed)
+		}
+		if _, err := b.Pick(lb.Request{}); err == nil {
+			t.Fatal("a node is left")
+		}
+		pass(3 * time.Second)
+		if told != 1 {
+			t.Errorf("told %d times after all were out", told)
+		}
+	})
+}
+
 // TestSlowStart: a node that comes to others rises in steps to its share.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

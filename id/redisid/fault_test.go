@@ -374,6 +374,28 @@ func TestUserWhoMayNotAsk(t *testing.T) {
 	adds(t, counter(t, client, "bare", nil), 1)
 }
 
+// TestListedRights: the rights that the documentation lists are enough.
+func TestListedRights(t *testing.T) {
+	for name, row := range map[string]struct {
+		rights string
+		opts   *redisid.Options
+	}{
+		"marked": {"+evalsha +eval +info +time +object|encoding +exists +del +@hash", &redisid.Options{Mark: newMark(t)}},
+		"bare":   {"+evalsha +eval +@string", nil},
+	} {
+		rules := append([]string{"~*", "-@all"}, strings.Fields(row.rights)...)
+		server := testservers.RedisUser(t, "app", "secret", rules...)
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, Username: "app", Password: "secret", DisableCache: true})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		t.Cleanup(client.Close)
+		c := counter(t, client, "ids", row.opts)
+		adds(t, c, 1)
+		adds(t, c, 1)
+	}
+}
+
 // TestCluster: the key is the only one, and each node notices for itself.
 func TestCluster(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,8 @@
 // numbers that Redis forgot in a restart, a flush or a failover repeat. See [Counter.Forgets].
 //
 // The key is a hash with a mark, and else a plain number as INCR keeps it. The Redis user
-// needs EVALSHA, EVAL, the commands of hashes or strings, and INFO. A script touches no other
+// needs EVALSHA and EVAL. With a mark the user also needs INFO, TIME, OBJECT ENCODING, EXISTS, DEL and the commands of
+// hashes. Without a mark the user needs the commands of strings. A script touches no other
 // key, so that any key does in a Redis Cluster.
 package redisid
 

@@ -9,10 +9,13 @@
 //     out: at most two batches, and one for each request whose reply was lost.
 //   - Each goroutine gets rising numbers. Numbers of several processes interleave. A program
 //     that needs one order over processes takes [id.NewStrict].
-//   - A store that is away is not noticed for as long as batches last: at least
-//     [Options.Cover] at the rate of the last batches. Then callers wait, each bounded
+//   - A store that is away is not noticed for as long as batches last. That is at least
+//     [Options.Cover] at the rate of the last batches, as far as [Options.MaxStep] allows. Then callers wait, each bounded
 //     by its ctx; there is no error that says "not ready".
 //   - Next without a wait is one atomic addition, and allocates nothing.
+//
+// A machine whose memory was set back, or copied while the machine ran, has one batch twice. Restart the programs of such a
+// machine before they make numbers.
 package segment
 
 import (

@@ -71,6 +71,24 @@ func wants(t testing.TB, err, class error) {
 	}
 }
 
+// TestListedRights: the rights that the documentation lists are enough.
+func TestListedRights(t *testing.T) {
+	server := testservers.RedisUser(t, "app", "secret", "~*", "-@all", "+evalsha", "+eval", "+time", "+del", "+@string", "+@hash", "+@sortedset")
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, Username: "app", Password: "secret", DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	ctx, s := t.Context(), newStock(t, client, redisstock.Options{Parts: 7})
+	put(t, s, "first", 100)
+	wants(t, s.Reserve(ctx, "all", 100), nil) // of all parts
+	wants(t, s.Cancel(ctx, "all"), nil)
+	wants(t, s.Rebalance(ctx), nil)
+	wants(t, s.Reserve(ctx, "some", 50), nil)
+	wants(t, s.Confirm(ctx, "some"), nil)
+	totals(t, s, 50, 0)
+}
+
 // TestOneServer and TestCluster run the tests that need a server.
 func TestOneServer(t *testing.T) {
 	t.Run("reserve", func(t *testing.T) { testReserve(t, []string{testservers.SharedRedis(t).Addr}) })

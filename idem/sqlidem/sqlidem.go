@@ -38,7 +38,8 @@
 // MariaDB. A pgx.Tx sends the savepoint together with the claim. So there a first call costs 2 round trips, Run costs 1, and
 // a repeat costs 1. With go-sql-driver, set InterpolateParams: else each statement is prepared first.
 //
-// On PostgreSQL a savepoint without a result stays until the transaction ends; a pgx.Tx sets one for a repeat too. A
+// On PostgreSQL each savepoint stays until the transaction ends. A pgx.Tx releases the savepoints of calls with a result, and sets
+// a savepoint for a repeat too. A
 // transaction with hundreds of keys should use NoSavepoint, because PostgreSQL slows down for all clients.
 //
 // # What is not promised

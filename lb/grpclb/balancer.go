@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc/balancer"
@@ -48,6 +49,9 @@ type fleet struct {
 	count  balancer.ConnectivityStateEvaluator
 	state  connectivity.State
 	err    error // the last of a connection, or of the resolver
+
+	telling sync.Mutex     // the nodes of a set return at any time
+	told    balancer.State // the last that gRPC got; without a picker after Close
 }
 
 // node is a connection to a node.
@@ -64,7 +68,7 @@ func (f *fleet) UpdateClientConnState(s balancer.ClientConnState) error {
 		return fmt.Errorf("read the config of balancer %q: it is of type %T", Name, s.BalancerConfig)
 	}
 	if f.set == nil || *c != f.config {
-		set, picks, err := c.open()
+		set, picks, err := c.open(f.returned)
 		if err != nil {
 			return fmt.Errorf("change balancer %q: %w", Name, err)
 		}
@@ -185,7 +189,7 @@ func (f *fleet) publish() {
 		settled = settled && (n.state == connectivity.Ready || n.state == connectivity.TransientFailure)
 	}
 	if !f.full && f.config.SlowStart > 0 { // all nodes of a new set have their full weight at once
-		f.set, f.picks, _ = f.config.open() //nolint:errcheck // the config was opened before
+		f.set, f.picks, _ = f.config.open(f.returned) //nolint:errcheck // the config was opened before
 	}
 	p := &picker{set: f.set, picks: f.picks, header: f.config.HashHeader, alike: f.config.alike(), conns: make(map[string]*connected, len(f.nodes))}
 	var ready []lb.Node
@@ -210,14 +214,31 @@ func (f *fleet) publish() {
 	default:
 		is.ConnectivityState, is.Picker = connectivity.Connecting, failing{balancer.ErrNoSubConnAvailable}
 	}
+	f.tell(is)
+}
+
+// tell gives gRPC a state, which ends the wait of calls.
+func (f *fleet) tell(is balancer.State) {
+	f.telling.Lock()
+	defer f.telling.Unlock()
+	f.told = is
 	f.cc.UpdateState(is)
+}
+
+// returned lets calls that wait for a node pick again, because nodes that were ejected are back.
+func (f *fleet) returned() {
+	f.telling.Lock()
+	defer f.telling.Unlock()
+	if f.told.Picker != nil {
+		f.cc.UpdateState(f.told)
+	}
 }
 
 // ResolverError implements [balancer.Balancer]. The nodes that are known stay.
 func (f *fleet) ResolverError(err error) {
 	f.err = err
 	if len(f.nodes) == 0 {
-		f.cc.UpdateState(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: failing{errors.Join(lb.ErrNoNode, err)}})
+		f.tell(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: failing{errors.Join(lb.ErrNoNode, err)}})
 	}
 }
 
@@ -233,6 +254,9 @@ func (f *fleet) ExitIdle() {
 
 // Close implements [balancer.Balancer].
 func (f *fleet) Close() {
+	f.telling.Lock()
+	f.told = balancer.State{}
+	f.telling.Unlock()
 	for _, id := range slices.Clone(f.order) {
 		f.drop(id)
 	}

@@ -52,14 +52,14 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 	if err := d.Decode(c); err != nil {
 		return nil, fmt.Errorf("read the config of balancer %q: %w", Name, err)
 	}
-	if _, _, err := c.open(); err != nil {
+	if _, _, err := c.open(nil); err != nil {
 		return nil, fmt.Errorf("read the config of balancer %q: %w", Name, err)
 	}
 	return c, nil
 }
 
-// open makes an empty set and its balancer.
-func (c *config) open() (*lb.Set, *lb.Balancer, error) {
+// open makes an empty set and its balancer. returned is that of [lb.SetOptions].
+func (c *config) open(returned func()) (*lb.Set, *lb.Balancer, error) {
 	p, err := lb.ParsePolicy(string(c.Policy))
 	if err != nil {
 		return nil, nil, err
@@ -67,7 +67,8 @@ func (c *config) open() (*lb.Set, *lb.Balancer, error) {
 	if p == lb.SourceHash && c.HashHeader == "" {
 		return nil, nil, fmt.Errorf("%w: hashHeader is empty: policy %v needs a header", pawl.ErrInvalid, p)
 	}
-	set, err := lb.NewSet(&lb.SetOptions{EjectAfter: c.EjectAfter, EjectFor: time.Duration(c.EjectFor), SlowStart: time.Duration(c.SlowStart), Panic: c.Panic})
+	set, err := lb.NewSet(&lb.SetOptions{EjectAfter: c.EjectAfter, EjectFor: time.Duration(c.EjectFor), SlowStart: time.Duration(c.SlowStart), Panic: c.Panic,
+		Returned: returned})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -370,6 +370,23 @@ func TestEjected(t *testing.T) {
 	}
 }
 
+// TestWaitsForEjected: a call that waits until the client is ready goes on when the only node returns from its ejection.
+func TestWaitsForEjected(t *testing.T) {
+	all, nodes := servers(t, 1)
+	c := dial(t, `{"policy": "round-robin", "ejectAfter": 1, "ejectFor": "100ms", "panic": -1}`, "", nodes)
+	c.use(t, "a")
+	all[0].broken.Store(true)
+	if _, err := c.call(t.Context(), ""); status.Code(err) != codes.Unavailable {
+		t.Fatal(err)
+	}
+	all[0].broken.Store(false)
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := c.call(soon, ""); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestKilled: servers are killed and started under load. No call fails, and each server gets calls again.
 func TestKilled(t *testing.T) {
 	all, nodes := servers(t, 1, 1, 1)

@@ -23,7 +23,7 @@ func TestLatency(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := config{Policy: policy(lb.PeakEWMA.String())}
-			set, picks, err := c.open()
+			set, picks, err := c.open(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +49,7 @@ func TestLatency(t *testing.T) {
 // TestNoNode: where all nodes have just gone, a call waits for the next picker. Where all are ejected, the call fails.
 func TestNoNode(t *testing.T) {
 	c := config{Policy: policy(lb.RoundRobin.String()), EjectAfter: 1, Panic: -1}
-	set, picks, err := c.open()
+	set, picks, err := c.open(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,9 @@ import (
 // Options change a [Transport]. The zero value is the default.
 type Options struct {
 	// Base sends the requests. Base keeps a pool of connections for each address. Default: an [http.Transport]
-	// without a proxy, that waits 2 s for a connection and keeps 256 idle connections to a node. For HTTPS set
-	// TLSClientConfig.ServerName of a Base of your own, because certificates are checked against the address of the node.
+	// without a proxy, that waits 2 s for a connection, or half of TryTimeout if that is less. The default keeps 256 idle connections to
+	// a node. For HTTPS set TLSClientConfig.ServerName of a Base of your own, because certificates are checked against the address of the
+	// node. Begin with [NewBase]: another Base has to give up a connection sooner than TryTimeout, or that failure is not told from others.
 	Base http.RoundTripper
 
 	// Key returns what [lb.SourceHash] hashes, such as the value of a header. Key is called once for each request. NewTransport
@@ -123,7 +124,7 @@ func unavailable(res *http.Response) bool {
 // ping in five minutes.
 func NewBase() *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:           dial,
 		TLSHandshakeTimeout:   5 * time.Second,
 		ExpectContinueTimeout: time.Second,
 		IdleConnTimeout:       time.Minute,
@@ -131,6 +132,21 @@ func NewBase() *http.Transport {
 		ForceAttemptHTTP2:     true,
 		HTTP2:                 &http.HTTP2Config{SendPingTimeout: 310 * time.Second, PingTimeout: 15 * time.Second},
 	}
+}
+
+// dialTime is how long NewBase waits for a connection.
+const dialTime = 2 * time.Second
+
+// dialTimeKey is the key under which the context of a try has a shorter dialTime. If the try ended before the dialing, nobody
+// would know that the node got nothing.
+type dialTimeKey struct{}
+
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}
+	if most, ok := ctx.Value(dialTimeKey{}).(time.Duration); ok {
+		d.Timeout = most
+	}
+	return d.DialContext(ctx, network, addr)
 }
 
 // CloseIdleConnections closes the connections of Base that no request uses.
@@ -228,6 +244,9 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 	var waits *patience
 	var cancel context.CancelCauseFunc
 	if t.opts.TryTimeout > 0 {
+		if most := t.opts.TryTimeout / 2; most < dialTime {
+			ctx = context.WithValue(ctx, dialTimeKey{}, most)
+		}
 		ctx, cancel = context.WithCancelCause(ctx)
 		waits = newPatience(t.opts.TryTimeout, func() { cancel(tryTimeout(t.opts.TryTimeout)) })
 	}

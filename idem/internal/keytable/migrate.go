@@ -87,7 +87,12 @@ func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
+	defer tx.Rollback()              //nolint:errcheck // after the commit there is nothing to undo
+	if t.Dialect == dialect.SQLite { // a write that changes nothing makes this transaction the writer before it reads, see package stock
+		if _, err := t.new().Add("DELETE FROM ").Table(t.table.Name).Add(" WHERE name = ''").Exec(ctx, tx); err != nil {
+			return 0, err
+		}
+	}
 	names, err := t.expired(ctx, tx, limit)
 	if err != nil || len(names) == 0 {
 		return 0, err
