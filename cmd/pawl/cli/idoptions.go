@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	_ "time/tzdata" // for machines without time zones, as Windows and small images are
 
 	"github.com/spf13/cobra"
 
