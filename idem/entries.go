@@ -41,15 +41,14 @@ func (r *record) entry() Entry {
 	return e
 }
 
-// Show reads a key; found is false when the store has no record of the key, or an expired one. If the result is not whole,
-// Show returns the rest with an error that matches [pawl.ErrMismatch], and found is true.
+// Show reads a key; found is false when the store has no record of the key. An expired record while no
+// caller works on the key counts as none. If the result is not whole, Show returns the rest with an error that matches [pawl.ErrMismatch], and found is true.
 func (l *Leases) Show(ctx context.Context, key Key) (e Entry, found bool, err error) {
 	_, err = l.claimant(key, Fingerprint{}, 0)
 	if err == nil {
 		var is *record
-		if is, _, err = l.load(ctx, l.value(key)); err == nil && is != nil && !is.expired(time.Now()) {
-			e, err = l.entry(ctx, is)
-			found = err == nil
+		if is, _, err = l.load(ctx, l.value(key)); err == nil && is != nil {
+			e, found, err = l.entry(ctx, is)
 		}
 		if found {
 			e.Result, err = l.fetch(ctx, is)
@@ -70,38 +69,37 @@ func (l *Leases) load(ctx context.Context, v *pawl.Value) (*record, pawl.Snapsho
 	return is, seen, err
 }
 
-// entry adds the holder, whom only the lock knows.
-func (l *Leases) entry(ctx context.Context, is *record) (Entry, error) {
-	e := is.entry()
-	if is.State != Claimed {
-		return e, nil
+// entry adds the holder, whom only the lock knows; found is false when the record has expired and no caller works on the key.
+func (l *Leases) entry(ctx context.Context, is *record) (e Entry, found bool, err error) {
+	e = is.entry()
+	if is.State == Claimed {
+		lock, err := l.client.Show(ctx, l.mutex(is.key()).Name())
+		if err != nil {
+			return e, false, err
+		}
+		if len(lock.Holders) > 0 {
+			e.Holder = &lock.Holders[0]
+		}
 	}
-	lock, err := l.client.Show(ctx, l.mutex(is.key()).Name())
-	if err == nil && len(lock.Holders) > 0 {
-		e.Holder = &lock.Holders[0]
-	}
-	return e, err
+	return e, e.Holder != nil || !is.expired(time.Now()), nil
 }
 
 // List yields the keys whose scope is this one, or all keys if scope is empty, in no order, each
-// once and without Result. Keys that have expired are not among them. A key that comes or goes
-// meanwhile may be missing. List reads every record of the store, one after the other: it is for operators and sweepers.
-// List ends after the first error.
+// once and without Result. Keys that have expired are not among them, unless a caller works on them. A key that comes or goes
+// meanwhile may be missing. List reads the records one after the other: it is for operators and sweepers. After an error that
+// matches [pawl.ErrMismatch] or [pawl.ErrUnsupported], which is that of one record, List goes on. List ends after any other error.
 func (l *Leases) List(ctx context.Context, scope string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for is, err := range l.records(ctx, scope) {
 			var e Entry
-			if err == nil && is.expired(time.Now()) {
-				continue
-			}
+			found := true
 			if err == nil {
-				e, err = l.entry(ctx, is.record)
+				e, found, err = l.entry(ctx, is.record)
 			}
 			if err != nil {
-				yield(Entry{}, fmt.Errorf("list keys: %w", err))
-				return
+				err = fmt.Errorf("list keys: %w", err)
 			}
-			if !yield(e, nil) {
+			if (found || err != nil) && !yield(e, err) || err != nil && !unreadable(err) {
 				return
 			}
 		}
@@ -121,7 +119,11 @@ func (l *Leases) records(ctx context.Context, scope string) iter.Seq2[stored, er
 			yield(stored{}, l.err)
 			return
 		}
+		begin := keyPrefix + escape.Replace(scope) + "|"
 		for name, err := range l.scope.Values(ctx, keyPrefix) {
+			if err == nil && scope != "" && !strings.HasPrefix(name, begin) && !strings.Contains(name, cutMark) {
+				continue // of another scope
+			}
 			s := stored{value: l.scope.Value(name)}
 			if err == nil {
 				if s.record, s.seen, err = l.load(ctx, s.value); unreadable(err) {

@@ -1,6 +1,7 @@
 package idem_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,16 +14,18 @@ import (
 	"github.com/pawl-go/pawl/idem"
 )
 
-// TestList: an operator sees the keys of a scope, how far each is, and its worker.
+// TestList: an operator sees the keys of a scope, how far each is, and its worker. Keys that have expired are listed while their workers work.
 func TestList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := memengine.New()
 		l, b := idem.NewLeases(party(t, eng), nil), idem.NewLeases(party(t, eng), nil)
 		long := idem.Key{Scope: "pay/user-7", ID: strings.Repeat("é", 120)}
+		var claims []*idem.Claim
 		for _, key := range []idem.Key{pay, long, {Scope: "pay/user-77", ID: "a"}, {Scope: "pay", ID: "user-7|a"}} {
 			c, err := l.Begin(t.Context(), key, print, &idem.BeginOptions{Label: "the till"})
 			noErr(t, err)
 			noErr(t, c.Reach(t.Context(), "reserved", nil))
+			claims = append(claims, c)
 			if key == long {
 				noErr(t, c.Complete(t.Context(), make([]byte, 200_000)))
 			}
@@ -51,6 +54,12 @@ func TestList(t *testing.T) {
 			break
 		}
 		<-time.After(idem.DefaultExpiry)
+		if got, want := list(""), []string{"pay/user-77|a claimed 0", "pay/user-7|a claimed 0", "pay|user-7|a claimed 0"}; !slices.Equal(got, want) {
+			t.Errorf("listed %q, want %q: those with workers", got, want)
+		}
+		for _, c := range claims {
+			noErr(t, c.Abort(t.Context())) // the point keeps the record
+		}
 		if got := list(""); len(got) > 0 {
 			t.Errorf("%q are listed, and have expired", got)
 		}
@@ -122,6 +131,37 @@ func TestSweepGoesOn(t *testing.T) {
 			t.Errorf("%d keys are swept, %v", n, err)
 		}
 		wantValues(t, client, 3)
+	})
+}
+
+// TestListGoesOn: a record of another program, or of a later version, hides no other key. In other scopes nobody hears of that record.
+func TestListGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := party(t, memengine.New())
+		l := idem.NewLeases(client, nil)
+		for name, data := range map[string]string{"key/a|bad": "x", `key/a\|b|bad`: "x", "key/z|later": `{"v":2}`} {
+			_, err := client.Scope("idem").Value(name).Put(t.Context(), []byte(data), 0)
+			noErr(t, err)
+		}
+		for i := range 20 {
+			_, err := idem.Once(t.Context(), l, idem.Key{Scope: "a", ID: fmt.Sprint(i)}, print)
+			noErr(t, err)
+		}
+		_, err := idem.Once(t.Context(), l, idem.Key{Scope: "a|b", ID: strings.Repeat("b", 255)}, print)
+		noErr(t, err)
+		for scope, want := range map[string][2]int{"": {21, 3}, "a": {20, 1}, "a|b": {1, 1}, "b": {0, 0}} {
+			var is [2]int
+			for _, err := range l.List(t.Context(), scope) {
+				if err == nil {
+					is[0]++
+				} else if is[1]++; !errors.Is(err, pawl.ErrMismatch) && !errors.Is(err, pawl.ErrUnsupported) {
+					t.Error(err)
+				}
+			}
+			if is != want {
+				t.Errorf("scope %q: %d keys and errors, want %d", scope, is, want)
+			}
+		}
 	})
 }
 

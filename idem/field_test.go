@@ -25,8 +25,8 @@ func TestLiveClaimIsNotReclaimed(t *testing.T) {
 		a, b := idem.NewLeases(party(t, eng), &idem.LeaseOptions{Expiry: time.Minute}), idem.NewLeases(party(t, eng), nil)
 		c := begin(t, a)
 		<-time.After(48 * time.Hour)
-		if e, found, err := b.Show(t.Context(), pay); found || err != nil {
-			t.Errorf("its record has not expired: %+v, %v", e, err)
+		if e, found, err := b.Show(t.Context(), pay); !found || err != nil || e.Expires.After(time.Now()) || e.Holder == nil {
+			t.Errorf("%+v, %v, %v: want the worker of a record that has expired", e, found, err)
 		}
 		_, err := b.Begin(t.Context(), pay, print, &idem.BeginOptions{NoWait: true})
 		wantErr(t, err, idem.ErrInFlight)

@@ -88,6 +88,9 @@ func (j *job) execute(path string) (code int, err error) {
 	if err := j.guard.ready(); err != nil {
 		return 0, fmt.Errorf("start the guard: %w", err)
 	}
+	if j.lost = j.lease.Err(); j.lost != nil {
+		return 0, &exitError{exitLost, fmt.Errorf("%w; %s was not started", j.lost, j.command[0])}
+	}
 	env := []string{"PAWL_NAME=" + j.name, "PAWL_TOKEN=" + j.lease.Token().String(), "PAWL_OWNER=" + j.lease.Owner()}
 	if j.slots {
 		env = append(env, "PAWL_SLOT="+strconv.Itoa(j.number))

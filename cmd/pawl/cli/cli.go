@@ -132,7 +132,8 @@ Other users of the machine see arguments, but not variables: put a URL with a
 password into PAWL_STORE.
 
 Exit codes: 0, 64 wrong usage, 69 store unavailable, 70 internal error. The help of run,
-slot, elect, join, idem run, outbox and tx, as "pawl help run", tells their other codes.`,
+slot, elect, join, idem run, idem forget, outbox and tx, as "pawl help run", tells their other
+codes. For id there is also 128 + n: pawl was ended by signal n.`,
 		Args: cobra.NoArgs,
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if version {

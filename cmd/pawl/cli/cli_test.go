@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == beMember {
 		os.Exit(serveMember())
 	}
+	if len(os.Args) > 1 && os.Args[1] == beLost {
+		os.Exit(runLost())
+	}
 	if os.Getenv(bePawl) != "" {
 		os.Exit(Main())
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -59,8 +60,9 @@ func newIdemLs(s *store, scope *string) *cobra.Command {
   done        has a kept result of SIZE bytes, with the exit code and marks
   used        was used by a program, and has no result
 
-CLAIMS counts how often the key was claimed. AGE and EXPIRES go by the clocks of the machines. Keys
-that have expired are left out. --json prints one object a line, as "pawl idem show --json" does.`,
+CLAIMS counts how often the key was claimed; a call that was refused with 76 counts. AGE and
+EXPIRES go by the clocks of the machines. Keys that have expired are left out, unless a caller works
+on them. --json prints one object a line, as "pawl idem show --json" does.`,
 		Args: takes(0, 0),
 		RunE: verb(func(cmd *cobra.Command, _ []string) error {
 			if all && cmd.Flags().Changed("scope") {
@@ -83,11 +85,17 @@ that have expired are left out. --json prints one object a line, as "pawl idem s
 
 func listKeys(ctx context.Context, leases *idem.Leases, scope string, asJSON bool, w io.Writer) error {
 	var all []idem.Entry
+	var bad []error
 	for e, err := range leases.List(ctx, scope) {
 		if err != nil {
-			return err
+			bad = append(bad, err)
+			continue
 		}
 		all = append(all, e)
+	}
+	err := errors.Join(bad...)
+	if err != nil && all == nil {
+		return err
 	}
 	slices.SortFunc(all, func(a, b idem.Entry) int {
 		return cmp.Or(cmp.Compare(a.Key.Scope, b.Key.Scope), cmp.Compare(a.Key.ID, b.Key.ID))
@@ -107,9 +115,9 @@ func listKeys(ctx context.Context, leases *idem.Leases, scope string, asJSON boo
 		})
 	}
 	if asJSON {
-		return nil
+		return err
 	}
-	return table(w, rows)
+	return errors.Join(table(w, rows), err)
 }
 
 func newIdemShow(s *store, scope *string) *cobra.Command {
@@ -202,8 +210,8 @@ func newIdemForget(s *store, scope *string) *cobra.Command {
 		Use:   "forget [KEY]",
 		Short: "Remove a key, or all that have expired",
 		Long: `Remove KEY and its kept result: the next call with this key runs its command. While a
-caller works on KEY nothing is removed, and the exit code is 75. A KEY that the store does
-not know is no error.
+caller works on KEY nothing is removed, and the exit code is 75. The same holds while the
+store may have forgotten locks. A KEY that the store does not know is no error.
 
 With --expired instead of KEY, remove the keys of every scope that have expired. Stores remove
 nothing by themselves.`,
@@ -230,10 +238,10 @@ nothing by themselves.`,
 
 func forgetExpired(ctx context.Context, leases *idem.Leases, w io.Writer) error {
 	n, err := leases.Sweep(ctx)
-	if err != nil {
-		return err
+	if n > 0 || err == nil {
+		_, printed := fmt.Fprintf(w, "forgot %d\n", n)
+		err = errors.Join(printed, err)
 	}
-	_, err = fmt.Fprintf(w, "forgot %d\n", n)
 	return err
 }
 

@@ -8,11 +8,29 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/engine/open"
 )
+
+// idemValues are the records of a store.
+func idemValues(t *testing.T, store string) *pawl.Scope {
+	t.Helper()
+	eng, err := open.Open(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { eng.Close() }) //nolint:errcheck // nothing is lost
+	client, err := pawl.New(t.Context(), eng, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // nothing is lost
+	return client.Scope("idem")
+}
 
 // TestIdem_forgets_a_result_that_is_not_whole: an operator can give back a key whose kept output cannot be read.
 func TestIdem_forgets_a_result_that_is_not_whole(t *testing.T) {
@@ -21,21 +39,12 @@ func TestIdem_forgets_a_result_that_is_not_whole(t *testing.T) {
 	if _, stderr, code := output(t, store, "idem", "run", "k", "--", "seq", "100000"); code != 0 {
 		t.Fatal(stderr)
 	}
-	eng, err := open.Open(t.Context(), store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer eng.Close()
-	client, err := pawl.New(t.Context(), eng, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(context.Background()) //nolint:errcheck // nothing is lost
-	for name, err := range client.Scope("idem").Values(t.Context(), "part/") {
+	values := idemValues(t, store)
+	for name, err := range values.Values(t.Context(), "part/") {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.Scope("idem").Value(name).Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return nil, nil }); err != nil {
+		if _, err := values.Value(name).Update(t.Context(), func(pawl.Snapshot) ([]byte, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
 		}
 		break
@@ -81,4 +90,60 @@ func TestIdem_names_a_command_that_works(t *testing.T) {
 		want(t, 0, store, strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")...)
 		want(t, 137, store, args...)
 	}
+}
+
+// TestIdem_runs_beyond_its_expiry: an operator sees a key whose command still runs, also after the time of --expiry.
+func TestIdem_runs_beyond_its_expiry(t *testing.T) {
+	t.Parallel()
+	overTwo(t, func(t *testing.T, store, key string) {
+		p := start(t, command(t, store, "idem", "run", "--expiry", "1s", key, "--", "sh", "-c", "echo up; exec sleep 1000"))
+		p.line()
+		began := time.Now()
+		eventually(t, "the key expires", func() bool { return time.Since(began) > time.Second })
+		v := shownKey(t, store, key)
+		if v.State != "running" || v.Expires == nil || v.Expires.After(time.Now()) {
+			t.Errorf("shown as %+v", v)
+		}
+		if stdout, _ := want(t, 0, store, "idem", "ls"); !strings.Contains(stdout, key+"  running  1 ") {
+			t.Errorf("output %q", stdout)
+		}
+		_, stderr := want(t, 75, store, "idem", "forget", key)
+		complaint(t, stderr, "another caller works on the key")
+		p.signal(syscall.SIGTERM)
+		if code := p.wait(); code != 143 {
+			t.Errorf("exit code %d: %s", code, p.errors())
+		}
+		expectState(t, store, key, "") // nobody works on the key
+	})
+}
+
+// TestIdem_goes_on_beside_a_record_of_a_later_version: such a record hides no other key of a list, and keeps no expired key in the store.
+func TestIdem_goes_on_beside_a_record_of_a_later_version(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	want(t, 0, store, "idem", "run", "a", "--", "true")
+	want(t, 0, store, "idem", "run", "z", "--", "true")
+	values := idemValues(t, store)
+	for scope, says := range map[string]string{"other": "", defaultScope: `list keys: record "` + defaultScope + `|m": unsupported: the record has format 99`} {
+		if _, err := values.Value("key/"+scope+"|m").Put(t.Context(), []byte(`{"v":99}`), 0); err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr, code := invoke(t, store, "idem", "ls")
+		if !strings.Contains(stdout, "  a    done") || !strings.Contains(stdout, "  z    done") {
+			t.Errorf("output %q", stdout)
+		}
+		if says == "" && (code != 0 || stderr != "") {
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		if says != "" {
+			complaint(t, stderr, says)
+		}
+	}
+	want(t, 0, store, "idem", "run", "--expiry", "1s", "k", "--", "true")
+	eventually(t, "the expired key is forgotten", func() bool {
+		stdout, stderr := want(t, 64, store, "idem", "forget", "--expired")
+		complaint(t, stderr, "the record has format 99")
+		return stdout == "forgot 1\n"
+	})
+	expectState(t, store, "k", "")
 }

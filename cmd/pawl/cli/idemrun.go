@@ -37,6 +37,8 @@ signal ended CMD. The same holds when pawl passed INT, TERM, HUP or QUIT on to C
 its exit code. Nothing is kept then, and nobody knows how far CMD came. The next call runs
 CMD again: at least once. With --on-crash refuse the next call exits with 76 instead, and
 runs nothing. Look at the effects of CMD, and give the key back by "pawl idem forget KEY".
+That holds for --expiry from the last call that claimed KEY. A later call runs CMD, with
+PAWL_ATTEMPT 1. Choose --expiry longer than CMD runs and than an operator takes.
 A store that lost its last writes forgets keys too, and CMD runs again.
 
 CMD is run, stopped and passed signals as by "pawl run": CMD does not outlive its lease of
@@ -52,7 +54,8 @@ Exit codes, when not the code of CMD:
    69  the store is unavailable or refuses the password: CMD has not run
    70  internal error
    74  the key was lost and CMD stopped, or another caller has the key
-   75  CMD runs elsewhere, with --try or after --wait; -E sets another code
+   75  CMD runs elsewhere, or the store may have forgotten callers, with --try or
+       after --wait; or an operator evicted the waiter; -E sets another code
    76  an earlier CMD came to no end, with --on-crash refuse
   126  CMD cannot be executed
   127  CMD is not found

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	_ "time/tzdata" // for machines without time zones, as Windows and small images are
 
 	"github.com/spf13/cobra"
 
@@ -71,6 +72,8 @@ func (o *idOptions) complete(k idKind) error {
 		return usageError("--store is not for %s: %s", k.name, k.instead)
 	case k.stored && len(o.dbs) > 0 && o.store.given() && !k.marked:
 		return usageError("--store and --db exclude each other: the numbers are in one of them")
+	case o.forgets && len(o.dbs) > 0 && !k.marked:
+		return usageError("--%s is for --store, and the numbers are in --db", flagForgets)
 	case k.needsDB && len(o.dbs) == 0:
 		return usageError("--db is missing: the URL of %s", k.database)
 	case !k.severalDBs && len(o.dbs) > 1:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"slices"
@@ -162,8 +163,11 @@ func (o *idOptions) serve(ctx context.Context, k idKind, names []string, address
 
 // serveUntil serves until ctx ends, calls ending, and then finishes the requests under way.
 func serveUntil(ctx context.Context, listener net.Listener, handler http.Handler, ending func()) error {
+	var logs errorLog
+	defer logs.rest()
 	server := &http.Server{
 		Handler:           handler,
+		ErrorLog:          log.New(&logs, "", 0),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      serveWithin + 20*time.Second,

@@ -34,13 +34,15 @@ check that succeeds, and leaves after --check-fails failures one after another. 
 
 When pawl gets INT, TERM, HUP or QUIT, CMD leaves the group first. Pawl waits --drain, so
 that balancers have seen that and requests under way can end. Then pawl passes the signal
-on. A second signal is passed on at once. When CMD ends by itself, it leaves at once.
+on. If the store does not answer, pawl waits for --drain from the signal on, or 5 s if that
+is longer. A second signal is passed on at once. When CMD ends by itself, it leaves at once.
 
 A store that is away does not stop CMD. A member whose session was lost meanwhile joins
 again by itself. A member whose pawl was killed or stopped is gone --ttl and a second later.
 
 Of two members with the same --id, the newest stays. The other is drained and stopped,
-and its pawl exits with 74. Of two IDs with one --addr, balancers see the newest.
+and its pawl exits with 74. If CMD goes on after SIGTERM, SIGKILL follows 5 s later, or a
+third of --ttl if that is shorter. Of two IDs with one --addr, balancers see the newest.
 
 CMD is run and passed signals as by "pawl run". CMD does not outlive pawl. The
 environment of CMD also has PAWL_NAME, the group, and PAWL_ADDR, the value of --addr.
@@ -248,7 +250,8 @@ func (m *member) serve(ctx context.Context) childEvent {
 	gone := make(chan departure, 1)
 	go func() { gone <- m.presence.keep(ctx) }()
 	var end syscall.Signal // to be passed on; 0: pawl goes on
-	var drained <-chan time.Time
+	var asked time.Time    // when that signal came
+	var drained, kill <-chan time.Time
 	hurried := false
 	for {
 		select {
@@ -263,14 +266,14 @@ func (m *member) serve(ctx context.Context) childEvent {
 			m.stopped(ev.status.StopSignal())
 		case sig := <-m.signals:
 			is := sig.(syscall.Signal)
-			if ends(sig) && end == 0 {
-				end = is
+			switch {
+			case !ends(sig):
+				m.signal(is)
+			case end == 0:
+				end, asked = is, time.Now()
 				leave()
-				continue
-			}
-			m.signal(is)
-			if ends(sig) {
-				hurried, drained = true, nil
+			default: // the second
+				end, hurried, drained = is, true, time.After(0)
 			}
 		case left := <-gone:
 			gone = nil
@@ -279,8 +282,11 @@ func (m *member) serve(ctx context.Context) childEvent {
 				complain(fmt.Errorf("%w; stopping %s", left.why, m.command[0]))
 			}
 			wait := m.drain
-			if !left.seen {
+			switch {
+			case !left.seen:
 				wait = 0
+			case left.untold: // that has taken a part of the time
+				wait -= time.Since(asked)
 			}
 			if !hurried {
 				drained = time.After(wait)
@@ -288,6 +294,11 @@ func (m *member) serve(ctx context.Context) childEvent {
 		case <-drained:
 			drained = nil
 			m.signal(end)
+			if m.ousted {
+				kill = time.After(m.grace)
+			}
+		case <-kill:
+			m.signal(syscall.SIGKILL)
 		}
 	}
 }

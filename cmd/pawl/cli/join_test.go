@@ -88,13 +88,14 @@ func (j joined) serves() bool {
 	return err == nil
 }
 
-// members returns the members of a group.
+// members returns the members of a group; nil: pawl cannot tell.
 func members(t *testing.T, store, name string) (all []group.Member) {
 	t.Helper()
 	stdout, _, code := invoke(t, store, "members", "--json", name)
 	if code != 0 {
 		return nil
 	}
+	all = []group.Member{}
 	for line := range strings.Lines(stdout) {
 		var m group.Member
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
@@ -108,7 +109,7 @@ func members(t *testing.T, store, name string) (all []group.Member) {
 // has waits until a group has so many members.
 func has(t *testing.T, store, name string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s has %d members", name, n), func() bool { return len(members(t, store, name)) == n })
+	eventually(t, fmt.Sprintf("%s has %d members", name, n), func() bool { all := members(t, store, name); return all != nil && len(all) == n })
 }
 
 // TestJoin_while_healthy: a server is a member while its check succeeds.
@@ -138,7 +139,7 @@ func TestJoin_while_healthy(t *testing.T) {
 	// A server that never becomes healthy never joins.
 	other := join(t, store, "other", freeAddr(t), "--check", "tcp://"+freeAddr(t))
 	eventually(t, "it says so", func() bool { return strings.Contains(other.errors(), "is not healthy: dial tcp") })
-	if all := members(t, store, "other"); len(all) > 0 {
+	if all := members(t, store, "other"); all == nil || len(all) > 0 {
 		t.Errorf("members %+v", all)
 	}
 	other.signal(syscall.SIGTERM)
@@ -192,8 +193,8 @@ func TestJoin_command_ends(t *testing.T) {
 	store := sqliteStore(t)
 	for code, script := range map[int]string{0: "exit 0", 7: "exit 7", 137: "kill -KILL $$"} {
 		_, stderr := want(t, code, store, "join", "x", "--addr", "h:1", "--", "sh", "-c", script)
-		if stderr != "" || len(members(t, store, "x")) > 0 {
-			t.Errorf("standard error %q, members %+v", stderr, members(t, store, "x"))
+		if all := members(t, store, "x"); stderr != "" || all == nil || len(all) > 0 {
+			t.Errorf("standard error %q, members %+v", stderr, all)
 		}
 	}
 	j := join(t, store, "api", freeAddr(t))
@@ -204,7 +205,7 @@ func TestJoin_command_ends(t *testing.T) {
 	if code := j.wait(); code != 137 {
 		t.Errorf("exit code %d", code)
 	}
-	if all := members(t, store, "api"); len(all) > 0 {
+	if all := members(t, store, "api"); all == nil || len(all) > 0 {
 		t.Errorf("members %+v", all)
 	}
 }
@@ -232,6 +233,22 @@ func TestJoin_store_away(t *testing.T) {
 	if code := j.wait(); code != 9 {
 		t.Errorf("exit code %d: %s", code, j.errors())
 	}
+}
+
+// TestJoin_store_away_in_the_end: the wait for a store that is away is a part of the drain.
+func TestJoin_store_away_in_the_end(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	const drain = answerWithin
+	j := join(t, "redis://"+server.Addr, "api", freeAddr(t), "--ttl", (answerWithin + time.Second).String(), "--drain", drain.String())
+	has(t, "redis://"+server.Addr, "api", 1)
+	server.Kill()
+	asked := time.Now()
+	j.signal(syscall.SIGTERM)
+	if line, took := j.line(), time.Since(asked); line != "told" || took < drain || took >= answerWithin+drain {
+		t.Errorf("line %q after %v: %s", line, took, j.errors())
+	}
+	complaint(t, j.errors(), "balancers see the member for up to its TTL")
 }
 
 // TestJoin_killed: a server does not outlive its pawl. A pawl that is frozen keeps its server, which comes back as a member.
@@ -278,6 +295,26 @@ func TestJoin_same_ID(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	eventually(t, "the other is listed again", func() bool { all := members(t, store, "api"); return len(all) == 1 && all[0].ID == "a" })
+}
+
+// TestJoin_same_ID_that_does_not_end: a replaced server that ignores TERM is killed, so its pawl ends.
+func TestJoin_same_ID_that_does_not_end(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	for _, drain := range []string{"0", "1h"} {
+		first := start(t, command(t, store, "join", drain, "--addr", "h:1", "--id", "a", "--ttl", lossTTL.String(), "--drain", drain, "--",
+			"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.02; done`))
+		first.line()
+		has(t, store, drain, 1)
+		join(t, store, drain, freeAddr(t), "--id", "a")
+		eventually(t, "the first is told", func() bool { return strings.Contains(first.errors(), "; stopping sh\n") })
+		if drain == "1h" {
+			first.signal(syscall.SIGTERM) // ends the drain
+		}
+		if code := first.wait(); code != 74 {
+			t.Errorf("exit code %d: %s", code, first.errors())
+		}
+	}
 }
 
 func TestJoin_refuses_wrong_usage(t *testing.T) {

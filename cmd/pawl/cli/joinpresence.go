@@ -97,8 +97,9 @@ type presence struct {
 
 // departure says how a presence has ended.
 type departure struct {
-	seen bool  // balancers may still send requests to the member
-	why  error // nil: the caller ended the presence
+	seen   bool  // balancers may still send requests to the member
+	untold bool  // the store did not take the leave
+	why    error // nil: the caller ended the presence
 }
 
 // keep joins, leaves and joins again until ctx ends or the member cannot stay. Then the member has left.
@@ -133,20 +134,22 @@ func (p *presence) keep(ctx context.Context) departure {
 		if sick != nil {
 			complain(fmt.Errorf("group %q: member %q leaves: the check fails: %w", p.group.Name(), p.member.ID, sick))
 		}
-		p.leave(is)
+		left := p.leave(is)
 		if ctx.Err() != nil {
-			return departure{seen: true}
+			return departure{seen: true, untold: !left}
 		}
 	}
 }
 
-// leave takes the member off the group. If the store does not answer soon, the end of the session does so.
-func (p *presence) leave(is *group.Membership) {
+// leave takes the member off the group, and reports whether the store has done so. Else the end of the session does.
+func (p *presence) leave(is *group.Membership) bool {
 	ctx, stop := context.WithTimeoutCause(context.Background(), answerWithin, fmt.Errorf("no answer within %v", answerWithin))
 	defer stop()
-	if err := is.Leave(ctx); err != nil {
+	err := is.Leave(ctx)
+	if err != nil {
 		complain(fmt.Errorf("%w: balancers see the member for up to its TTL", err))
 	}
+	return err == nil
 }
 
 // untilHealthy waits for the first check that succeeds, and reports false if ctx ends before.

@@ -326,9 +326,9 @@ func newOutboxPurge(b *box) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge",
 		Short: "Delete old messages",
-		Long: `Delete the messages that have been confirmed or done for the time of --older, by the clock of the database. With
---dead, delete dead messages of that age too: they are never sent, and the other messages of their keys
-are.
+		Long: `Delete the messages that have been confirmed or done for the time of --older, by the clock of the database. The
+time counts in whole seconds: less than 1s is 0, which deletes all of them. With --dead, delete dead messages of
+that age too: they are never sent, and the other messages of their keys are.
 
 A relay with --resend sends a confirmed message again until it is done. A confirmed message that is purged is
 not sent again, though its consumer may have lost it. So use --done then, which deletes no confirmed message.`,

@@ -194,7 +194,7 @@ func (p *proxyCommand) completeTrusted() error {
 	return nil
 }
 
-// completePolicy checks what belongs to some policies only.
+// completePolicy checks flags that belong to some policies, or to some values of other flags, only.
 func (p *proxyCommand) completePolicy(cmd *cobra.Command) error {
 	policy, err := lb.ParsePolicy(p.policy)
 	if err != nil {
@@ -204,6 +204,9 @@ func (p *proxyCommand) completePolicy(cmd *cobra.Command) error {
 		if cmd.Flags().Changed(name) && policy != lb.SourceHash {
 			return usageError("--%s is for --policy %v", name, lb.SourceHash)
 		}
+	}
+	if cmd.Flags().Changed("eject-for") && p.set.EjectAfter == -1 {
+		return usageError("--eject-for is for members that are taken out, and --eject-after is -1 (never)")
 	}
 	switch policy {
 	case lb.RoundRobin, lb.LeastConnections, lb.Random, lb.SourceHash:

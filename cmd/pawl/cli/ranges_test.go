@@ -35,6 +35,7 @@ func TestUsage_ranges(t *testing.T) {
 		proxy + "--retry-after 1ms":                          "--retry-after is 1ms: 1s to 1h0m0s are allowed",
 		proxy + "--eject-after 0":                            "--eject-after is 0: -1 (never), and 1 to 1000000 are allowed",
 		proxy + "--eject-after=-2":                           "--eject-after is -2: -1 (never), and 1 to 1000000 are allowed",
+		proxy + "--eject-after=-1 --eject-for 1s":            "--eject-for is for members that are taken out, and --eject-after is -1 (never)",
 		proxy + "--eject-for 0":                              "--eject-for is 0s: 1ms to 1h0m0s are allowed",
 		proxy + "--slow-start 2h":                            "--slow-start is 2h0m0s: 0s to 1h0m0s are allowed",
 		proxy + "--drain=-1s":                                "--drain is -1s: 0s to 1h0m0s are allowed",

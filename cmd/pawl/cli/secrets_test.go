@@ -41,4 +41,8 @@ func TestUsage_hides_passwords(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", line, code, stderr)
 		}
 	}
+	for _, password := range []string{"a hidden", `a" hidden`, `a\ "hidden`} {
+		_, stderr := want(t, 64, "memory:", "redis://:"+password+"@h", "ls")
+		complaint(t, stderr, `unknown command "redis://...@h" for "pawl"`)
+	}
 }

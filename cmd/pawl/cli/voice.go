@@ -77,8 +77,8 @@ func (v *voice) flush(within time.Duration) {
 	}
 }
 
-// userInfo is what a URL has before its host.
-var userInfo = regexp.MustCompile(`://\S*@`)
+// userInfo is what a URL has before its host. A wrong URL may have spaces in its password, so all up to the last @ of a quoted text counts.
+var userInfo = regexp.MustCompile(`://(?:\\.|[^"\\\n])*@|://\S*@`)
 
 // complain prints an error in one line. The error may quote an argument at a wrong place, such as a URL with a password.
 func complain(err error) {

@@ -89,11 +89,19 @@ func (w *waitLine) text(ctx context.Context) string {
 	return text
 }
 
+// firstWide is the first character that has two columns. Many later characters have one column, so a line may end early.
+const firstWide = '\u1100'
+
 // fit cuts the line, because a longer line could not be removed.
 func (w *waitLine) fit(text string) string {
-	runes := []rune(text)
-	if w.width > 1 && len(runes) >= w.width {
-		return string(runes[:w.width-1])
+	columns := 0
+	for i, r := range text {
+		if columns++; r >= firstWide {
+			columns++
+		}
+		if w.width > 1 && columns >= w.width {
+			return text[:i]
+		}
 	}
 	return text
 }
