@@ -90,7 +90,7 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	if to.opts.MinHold == 0 {
 		err = release()
 	} else {
-		err = to.keepHeld(ctx, lease, release)
+		err = to.keepHeld(ctx, lease, false, release)
 	}
 	if err != nil {
 		if ctx.Err() != nil && from.Err() == nil { // the caller gave up

@@ -113,7 +113,7 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	slot := &Slot{Lease: permit}
 	err = s.number(ctx, slot, o, wait)
 	if err == nil {
-		err = s.permit.keepHeld(ctx, permit, permit.Err)
+		err = s.permit.keepHeld(ctx, permit, wait, permit.Err)
 	}
 	if lost := permit.Err(); lost != nil {
 		err = errors.Join(err, s.value.failed("take", lost))
