@@ -121,9 +121,11 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	if err != nil {
 		closing := context.WithoutCancel(ctx)
 		c.tasks.Go(func() {
-			ctx, cancel := context.WithTimeout(closing, farewellTime)
+			whole, stop := context.WithTimeout(closing, c.opts.RequestTimeout)
+			defer stop()
+			bound, cancel := linger(whole, c.life)
 			defer cancel()
-			s.Close(ctx) //nolint:errcheck // it ends by itself
+			s.Close(bound) //nolint:errcheck // it ends by itself
 		})
 		return fmt.Errorf("minimum hold: %w", err)
 	}

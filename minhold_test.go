@@ -358,6 +358,14 @@ func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
 // TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold before the old side is released. A turn whose old side was lost, or that fails, keeps
 // no name taken.
 func TestMinHoldOfATurn(t *testing.T) {
+	slow := func(ctx context.Context, do func(context.Context) error) error {
+		select {
+		case <-time.After(150 * time.Millisecond):
+			return do(ctx)
+		case <-ctx.Done():
+			return engine.Unavailable("slow", ctx.Err())
+		}
+	}
 	for name, row := range map[string]struct {
 		side func(*pawl.RWMutex) pawl.Locker
 		turn func(*pawl.RWMutex, context.Context, *pawl.Lease) (*pawl.Lease, error)
@@ -390,12 +398,13 @@ func TestMinHoldOfATurn(t *testing.T) {
 				store.set(nil, verbOpen, verbLeave)
 
 				store.set(hangs, verbRenew)
+				store.set(slow, verbClose)
 				breakLock(t, eng, "m")
 				_, err = row.turn(kept, t.Context(), from)
 				wantErr(t, err, pawl.ErrLost)
-				synctest.Wait()
+				pass(time.Second)
 				wantFree(t, eng, "m")
-				store.set(nil, verbRenew)
+				store.set(nil, verbRenew, verbClose)
 
 				to, err := row.turn(kept, t.Context(), mustLock(t, t.Context(), row.side(rw)))
 				noErr(t, err)
