@@ -84,7 +84,11 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			if errors.Is(err, ErrGrace) {
 				err = fmt.Errorf("%w: %w", ErrGrace, err)
 			}
-			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
+			why := ErrNotAcquired
+			if ctx.Err() != nil {
+				why = notAcquired(ctx, nil)
+			}
+			return grant, fmt.Errorf("%w: %w", why, err)
 		}
 		if others == nil {
 			others = s.joinCrowd(a.claim.Resource)
@@ -150,7 +154,10 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.round())
 	defer cancel()
 	grant, err := a.session.store.Enter(bound, a.claim, wait)
-	if err = unavailable(bound, "enter", err); errors.Is(err, engine.ErrUnavailable) {
+	if !refused(err) { // a late refusal is an answer, too
+		err = unavailable(bound, "enter", err)
+	}
+	if errors.Is(err, engine.ErrUnavailable) {
 		a.session.stray(a.claim)
 	} else {
 		a.session.answered(a.claim.Resource)
