@@ -47,6 +47,9 @@ func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) { return m.reade
 // Downgrade makes a reader of the writer that has the lease w. Nobody writes in between. Readers
 // that come later, or that are next in line, are let in. Downgrade returns the lease of the reader,
 // which has the token of the writer, and releases w. When Downgrade fails, w is unchanged, or lost.
+//
+// The release ends a context of w. Of such a ctx only the deadline counts from then on. With MinHold the name may stay taken after a
+// failure, as in [LockAll].
 func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 	return m.turn(ctx, "downgrade", w, &m.readers.lock)
 }
@@ -55,7 +58,8 @@ func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 // waits. Else TryUpgrade fails with [ErrNotAcquired] at once, and r is unchanged: two readers that
 // wait to write would wait for each other for ever. TryUpgrade returns the lease of the writer,
 // which has a new token, and releases r. Before that, one more read shows that the store still has the claim of r. TryUpgrade fails with
-// [ErrLost] if that claim is gone, because another client may have written in between.
+// [ErrLost] if that claim is gone, because another client may have written in between. A ctx of r, and MinHold, count as in
+// [RWMutex.Downgrade].
 func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 	return m.turn(ctx, "upgrade", r, &m.lock)
 }
