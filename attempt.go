@@ -37,7 +37,7 @@ func (a *attempt) lease(ctx, values context.Context, wait bool) (*Lease, error) 
 	}
 	l := &Lease{session: a.session, lock: a.lock, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
 	if hold := a.lock.opts.MinHold; hold > 0 {
-		err = l.keepTaken(ctx, hold, l.start)
+		err = a.session.client.retryIf(ctx, wait, func() error { return l.keepTaken(ctx, hold, l.start) })
 	} else {
 		err = l.start()
 	}
@@ -84,7 +84,11 @@ func (a *attempt) run(ctx context.Context, wait bool) (engine.Grant, error) {
 			if errors.Is(err, ErrGrace) {
 				err = fmt.Errorf("%w: %w", ErrGrace, err)
 			}
-			return grant, fmt.Errorf("%w: %w", ErrNotAcquired, err)
+			why := ErrNotAcquired
+			if ctx.Err() != nil {
+				why = notAcquired(ctx, nil)
+			}
+			return grant, fmt.Errorf("%w: %w", why, err)
 		}
 		if others == nil {
 			others = s.joinCrowd(a.claim.Resource)
@@ -150,7 +154,10 @@ func (a *attempt) enter(ctx context.Context, wait bool) (engine.Grant, error) {
 	bound, cancel := join(ctx, a.session.round())
 	defer cancel()
 	grant, err := a.session.store.Enter(bound, a.claim, wait)
-	if err = unavailable(bound, "enter", err); errors.Is(err, engine.ErrUnavailable) {
+	if !refused(err) { // a late refusal is an answer, too
+		err = unavailable(bound, "enter", err)
+	}
+	if errors.Is(err, engine.ErrUnavailable) {
 		a.session.stray(a.claim)
 	} else {
 		a.session.answered(a.claim.Resource)

@@ -279,3 +279,29 @@ func TestGraceOfALostSession(t *testing.T) {
 		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrGrace, pawl.ErrUnavailable, context.DeadlineExceeded)
 	})
 }
+
+// TestAnswerAsTheTimeEnds: the store refuses a claim just when ctx ends, or the time of the request. That store was not in trouble.
+func TestAnswerAsTheTimeEnds(t *testing.T) {
+	for name, answer := range map[string]error{"busy": engine.ErrBusy, "grace": engine.ErrGrace} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, store := newFaultyClient(t, memengine.New(), nil)
+				store.set(func(ctx context.Context, _ func(context.Context) error) error {
+					<-ctx.Done()
+					return answer
+				}, verbEnter)
+				soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				_, bySoon := c.Mutex("m").TryLock(soon)
+				wantErr(t, bySoon, pawl.ErrNotAcquired, context.DeadlineExceeded, answer)
+				_, byRound := c.Mutex("m").TryLock(t.Context())
+				wantErr(t, byRound, pawl.ErrNotAcquired, answer)
+				for _, err := range []error{bySoon, byRound} {
+					if errors.Is(err, pawl.ErrUnavailable) {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}

@@ -41,7 +41,7 @@ type LockOptions struct {
 	// the lock before, or dies. In [LockAll] and [Slots.Take] the time begins when the call holds all. In
 	// [RWMutex.Downgrade] and [RWMutex.TryUpgrade] the time begins just before the release of the other side.
 	// MinHold is for a job that may start on many machines, and runs once in a period. Unlock and
-	// Close return at once.
+	// Close return at once. The name is taken for all other owners. The same owner of [WithOwner] shares it, with the same token.
 	//
 	// MinHold is 100 ms (or the least TTL of the store) to 7 days; 0 is no minimum. The name is
 	// free earlier only when an operator breaks it, or the store forgets: a restart grace does not

@@ -67,7 +67,7 @@ func lockAll(ctx context.Context, wait bool, doing string, locks []Locker) (Leas
 	}
 	for i, lease := range held {
 		if err == nil {
-			err = wanted[i].keepHeld(ctx, lease, held.Err)
+			err = wanted[i].keepHeld(ctx, lease, wait, held.Err)
 		}
 	}
 	if err != nil {

@@ -64,15 +64,17 @@ func (l *Lease) keepFor(ctx context.Context, d time.Duration, then func() error)
 }
 
 // keepHeld begins the minimum hold of a lock in a call that holds all that it wants. holds tells what the call has lost meanwhile.
-func (l *lock) keepHeld(ctx context.Context, lease *Lease, holds func() error) error {
+func (l *lock) keepHeld(ctx context.Context, lease *Lease, wait bool, holds func() error) error {
 	if l.opts.MinHold == 0 {
 		return nil
 	}
-	err := lease.keepFor(ctx, l.opts.MinHold, func() error {
-		if l.client.life.Err() != nil {
-			return ErrClosed
-		}
-		return holds()
+	err := l.client.retryIf(ctx, wait, func() error {
+		return lease.keepFor(ctx, l.opts.MinHold, func() error {
+			if l.client.life.Err() != nil {
+				return ErrClosed
+			}
+			return holds()
+		})
 	})
 	if err != nil {
 		return l.failed(l.client.stopped(ctx, err))
@@ -80,7 +82,8 @@ func (l *lock) keepHeld(ctx context.Context, lease *Lease, holds func() error) e
 	return nil
 }
 
-// keepTaken keeps the name of a grant taken for the minimum hold. If then fails, nothing is kept.
+// keepTaken keeps the name of a grant taken for the minimum hold. If then fails, nothing is kept. A second call for the same hold does no
+// harm: what an earlier request still keeps shares the grant.
 func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() error) error {
 	c := l.session.client
 	if !c.begin() { // Close waits for the session of the minimum hold
@@ -118,9 +121,11 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	if err != nil {
 		closing := context.WithoutCancel(ctx)
 		c.tasks.Go(func() {
-			ctx, cancel := context.WithTimeout(closing, farewellTime)
+			whole, stop := context.WithTimeout(closing, c.opts.RequestTimeout)
+			defer stop()
+			bound, cancel := linger(whole, c.life)
 			defer cancel()
-			s.Close(ctx) //nolint:errcheck // it ends by itself
+			s.Close(bound) //nolint:errcheck // it ends by itself
 		})
 		return fmt.Errorf("minimum hold: %w", err)
 	}

@@ -33,7 +33,8 @@ func scopeOf(ctx context.Context) *scope {
 // goroutine that takes most of them.
 //
 // In a restart grace an owner shares only what its own client holds. A claim of the owner that no lease of its own client covers waits
-// until the grace ends, and TryLock fails with [ErrGrace]. A store that has forgotten the last seconds may show a lock that the owner has released.
+// until the grace ends, and TryLock fails with [ErrGrace]. A lighter lease covers nothing. So Lock of an owner that wants more than it
+// holds succeeds or fails at the end of the grace, and not at once. A store that has forgotten the last seconds may show a lock that the owner has released.
 //
 // The store checks owners: an owner whose lock was lost waits like any other. An owner may want
 // more than it holds: to write while it reads, or more permits. The owner gets that at once if the

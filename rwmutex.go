@@ -47,6 +47,9 @@ func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) { return m.reade
 // Downgrade makes a reader of the writer that has the lease w. Nobody writes in between. Readers
 // that come later, or that are next in line, are let in. Downgrade returns the lease of the reader,
 // which has the token of the writer, and releases w. When Downgrade fails, w is unchanged, or lost.
+//
+// The release ends a context of w. Of such a ctx only the deadline counts from then on. With MinHold the name may stay taken after a
+// failure, as in [LockAll].
 func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 	return m.turn(ctx, "downgrade", w, &m.readers.lock)
 }
@@ -54,7 +57,9 @@ func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 // TryUpgrade makes a writer of the reader that has the lease r, if it is the only reader and nobody
 // waits. Else TryUpgrade fails with [ErrNotAcquired] at once, and r is unchanged: two readers that
 // wait to write would wait for each other for ever. TryUpgrade returns the lease of the writer,
-// which has a new token, and releases r.
+// which has a new token, and releases r. Before that, one more read shows that the store still has the claim of r. TryUpgrade fails with
+// [ErrLost] if that claim is gone, because another client may have written in between. A ctx of r, and MinHold, count as in
+// [RWMutex.Downgrade].
 func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 	return m.turn(ctx, "upgrade", r, &m.lock)
 }
@@ -87,10 +92,15 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 		}
 		return lost
 	}
-	if to.opts.MinHold == 0 {
+	if to.weight > from.lock.weight {
+		err = m.stands(ctx, from)
+	}
+	switch {
+	case err != nil:
+	case to.opts.MinHold == 0:
 		err = release()
-	} else {
-		err = to.keepHeld(ctx, lease, release)
+	default:
+		err = to.keepHeld(ctx, lease, false, release)
 	}
 	if err != nil {
 		if ctx.Err() != nil && from.Err() == nil { // the caller gave up
@@ -100,4 +110,20 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 		return nil, errors.Join(cmp.Or(lost, err), lease.unlockBy(releasing, ends))
 	}
 	return lease, nil
+}
+
+// stands fails unless the store still has the claim of a reader that has become a writer. The release of the reader tells that too, but
+// not after a lost reply. The token of a writer is new in any case.
+func (m *RWMutex) stands(ctx context.Context, r *Lease) error {
+	err := r.session.shares(ctx, r, 0)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errApart):
+		r.session.renewSoon()
+		err = fmt.Errorf("%w: another client may have held the lock in between", ErrLost)
+	default:
+		err = m.client.stopped(ctx, err)
+	}
+	return m.failed(fmt.Errorf("upgrade: %w", err))
 }

@@ -193,3 +193,49 @@ func TestDowngradeOfTheLost(t *testing.T) {
 		})
 	}
 }
+
+// TestUpgradeOfTheLost: a reader was evicted and did not hear so, because a reply was lost. TryUpgrade fails, because another client may
+// have written in between.
+func TestUpgradeOfTheLost(t *testing.T) {
+	for name, fault := range map[string]fault{"lost reply": first(1, losesReply, nil), "no reply": hangs} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				eng := memengine.New()
+				c, store := newFaultyClient(t, eng, nil)
+				rw := c.RWMutex("m")
+				r := mustLock(t, t.Context(), rw.RLocker())
+				store.set(hangs, verbRenew)
+				breakLock(t, eng, "m")
+				mustUnlock(t, mustLock(t, t.Context(), newClient(t, eng, nil).Mutex("m")))
+				store.set(fault, verbLeave)
+				_, err := rw.TryUpgrade(t.Context(), r)
+				wantErr(t, err, pawl.ErrLost)
+				store.set(nil, verbLeave, verbRenew)
+			})
+		})
+	}
+}
+
+// TestUpgradeInTrouble: the store does not answer whether the reader is still there. The reader is unchanged.
+func TestUpgradeInTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		r := mustLock(t, t.Context(), rw.RLocker())
+		store.set(first(1, fails, hangs), verbShow)
+		_, err := rw.TryUpgrade(t.Context(), r)
+		wantErr(t, err, pawl.ErrUnavailable)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = rw.TryUpgrade(ctx, r)
+		wantErr(t, err, pawl.ErrUnavailable, pawl.ErrNotAcquired, context.DeadlineExceeded)
+		if n := len(show(t, eng, "m").Claims); n != 1 || r.Err() != nil {
+			t.Errorf("%d claims, and the reader has %v", n, r.Err())
+		}
+		store.set(nil, verbShow)
+		w, err := rw.TryUpgrade(t.Context(), r)
+		noErr(t, err)
+		mustUnlock(t, w)
+	})
+}

@@ -95,9 +95,14 @@ func (s *Slots) take(ctx context.Context, wait bool) (*Slot, error) {
 	for pause := newBackoff(s.value.client.opts.TTL); ; {
 		slot, err := s.takeOnce(ctx, wait)
 		passing := errors.Is(err, errOvertaken) || errors.Is(err, ErrLost)
-		if err == nil || !wait || !passing || !pause.sleep(ctx, s.value.client.life) {
-			return slot, err
+		if wait && passing && pause.sleep(ctx, s.value.client.life) {
+			continue
 		}
+		ended := ctx.Err() != nil && (passing || errors.Is(err, ErrUnavailable))
+		if ended && !(errors.Is(err, ErrNotAcquired) && errors.Is(err, ctx.Err())) {
+			err = s.value.failed("take", s.value.client.stopped(ctx, err))
+		}
+		return slot, err
 	}
 }
 
@@ -113,7 +118,7 @@ func (s *Slots) takeOnce(ctx context.Context, wait bool) (*Slot, error) {
 	slot := &Slot{Lease: permit}
 	err = s.number(ctx, slot, o, wait)
 	if err == nil {
-		err = s.permit.keepHeld(ctx, permit, permit.Err)
+		err = s.permit.keepHeld(ctx, permit, wait, permit.Err)
 	}
 	if lost := permit.Err(); lost != nil {
 		err = errors.Join(err, s.value.failed("take", lost))

@@ -52,3 +52,28 @@ func TestSlotKeepsAllOrNone(t *testing.T) {
 		mustUnlock(t, take(t, s, 0))
 	})
 }
+
+// TestTakeEnds: ctx ends while the store has no answer to the number of a permit. The error is that of a wait.
+func TestTakeEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		s := c.Slots("s", 1)
+		store.set(hangs, verbPut)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := s.Take(ctx)
+		wantErr(t, err, pawl.ErrNotAcquired, pawl.ErrUnavailable, context.DeadlineExceeded)
+		synctest.Wait()
+		wantFree(t, eng, "pawl:slots/s")
+
+		parent, stop := context.WithCancel(t.Context())
+		store.set(during(func() { // the permit is lost, and ctx ends before another try
+			breakLock(t, eng, "pawl:slots/s")
+			synctest.Wait()
+			stop()
+		}), verbPut)
+		_, err = s.Take(parent)
+		wantErr(t, err, pawl.ErrNotAcquired, context.Canceled)
+	})
+}

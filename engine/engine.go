@@ -107,7 +107,6 @@ type Session interface {
 	// client keeps a shared grant only if another of its leases covers the claim. A claim that wants more than its owner holds is
 	// an upgrade. The upgrade is granted at once if nobody waits, else refused with ErrBusy: two claims that
 	// wait to upgrade would wait for each other. In a restart grace the upgrade is refused with ErrGrace, also if the claim may wait.
-	// A claim that may wait does so if the store does not count the old grant.
 	Enter(ctx context.Context, c *Claim, wait bool) (Grant, error)
 
 	// Await blocks until the waiting claim is granted, or is gone (ErrGone). The caller calls Await

@@ -93,6 +93,29 @@ func TestOwnerInTheGrace(t *testing.T) {
 	})
 }
 
+// TestUpgradeInTheGrace: an owner wants more than it holds, by another client. In a grace the claim is refused, also if it may wait: two
+// such claims would wait for each other.
+func TestUpgradeInTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := begun(t, true)
+		reads, writes := openOn(t, newEngine(t, store, forgets)), openOn(t, newEngine(t, store, forgets))
+		reader := claimOf(reads, "x", 1)
+		reader.Owner, reader.Weight = "owner", 1
+		mustHold(t, reads, reader)
+		store.copied()("second")
+		for i, wait := range []bool{false, true} {
+			writer := claimOf(writes, "x", i)
+			writer.Owner = "owner"
+			if g, err := writes.Enter(t.Context(), writer, wait); !errors.Is(err, engine.ErrGrace) {
+				t.Errorf("a claim that may wait: %v; %+v, %v", wait, g, err)
+			}
+		}
+		if r, err := writes.(*session).engine.Show(t.Context(), "x"); err != nil || len(r.Claims) != 1 || r.Claims[0].Owner != "owner" {
+			t.Errorf("%+v, %v", r.Claims, err)
+		}
+	})
+}
+
 // TestReleaseInDoubtInTheGrace: a client cannot know whether a release arrived whose reply was lost. So a grant that it shares in the
 // grace says so.
 func TestReleaseInDoubtInTheGrace(t *testing.T) {

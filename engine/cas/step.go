@@ -164,6 +164,9 @@ func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool
 	if len(s.Claims) == 0 {
 		s.Spec = r.Spec
 	}
+	if r.Op == queue.Enter && r.Spec == s.Spec && upgrades(s, r.Claim) {
+		return s, queue.Outcome{Err: engine.ErrBusy} // which attempt makes the grace
+	}
 	const stranger = "?" // before an owner, so that nobody shares the grant
 	unknown := queue.Claim{Weight: math.MaxInt64 / 4, Token: 1}
 	s.Claims = slices.Concat([]queue.Claim{unknown}, s.Claims)
@@ -182,6 +185,20 @@ func (e *Engine) apply(s queue.State, r queue.Request, c queue.Clock, grace bool
 		}
 	}
 	return next, out
+}
+
+// upgrades reports whether a claim that is not stored wants more than its owner holds.
+func upgrades(s queue.State, c queue.Claim) bool {
+	var own int64
+	for _, cl := range s.Claims {
+		switch {
+		case cl.ID == c.ID:
+			return false
+		case cl.Token != 0 && cl.Owner == c.Owner:
+			own = max(own, cl.Weight)
+		}
+	}
+	return own != 0 && own < c.Weight
 }
 
 // most is how many sessions on each end of a line are watched.

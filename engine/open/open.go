@@ -190,10 +190,14 @@ func parse(rawURL, rest string, s scheme) (*url.URL, error) {
 	}
 	params, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, wrong("its parameters cannot be read: %v", err)
+		return nil, wrong("its parameters cannot be read: characters such as %% ; in a parameter have to be percent-encoded")
 	}
 	for _, key := range slices.Sorted(maps.Keys(params)) {
 		if !slices.Contains(s.allowed(), key) {
+			before, _, _ := strings.Cut("&"+u.RawQuery, "&"+key+"=")
+			if s.network && (params.Get(key) == "" || strings.Contains(before, "password")) { // the key may be a piece of a password
+				return nil, wrong("it has an unknown parameter: %s", allowed(s.allowed()))
+			}
 			return nil, wrong("unknown parameter %q: %s", key, allowed(s.allowed()))
 		}
 		if len(params[key]) > 1 {

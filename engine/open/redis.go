@@ -107,7 +107,7 @@ func database(text string) (int, error) {
 	}
 	db, err := strconv.Atoi(text)
 	if err != nil || db < 0 {
-		return 0, wrong("the database %q is not a number from 0", text)
+		return 0, wrong("the database is not a number from 0")
 	}
 	return db, nil
 }

@@ -260,7 +260,7 @@ func TestOpen_Redis_of_another_kind(t *testing.T) {
 	refuses(t, "redis://"+node, ErrURL, "the scheme is redis+cluster")
 	refuses(t, "redis://"+sentinel, ErrURL, "the scheme is redis+sentinel")
 	refuses(t, "redis+sentinel://"+sentinel, ErrURL, "the name that the Sentinels have for the master is missing")
-	refuses(t, "redis+sentinel://"+sentinel+"/"+testservers.ObservedMaster+"/x", ErrURL, `the database "x" is not a number`)
+	refuses(t, "redis+sentinel://"+sentinel+"/"+testservers.ObservedMaster+"/x", ErrURL, `the database is not a number`)
 	refuses(t, "redis+sentinel://"+sentinel+"/nobody", engine.ErrUnavailable, "No such master with that name")
 	refuses(t, "redis+sentinel://"+alone+"/mymaster", engine.ErrUnavailable, "unknown command")
 	refuses(t, "redis+sentinel://u:s3cret@127.0.0.1:1,127.0.0.1:2/mymaster", engine.ErrUnavailable, "connection refused")

@@ -47,7 +47,7 @@ func TestStore_wrong_URL(t *testing.T) {
 		"redis://u:p@s3cret/@127.0.0.1":    "percent-encoded",
 		"etcd://u:s3cret@127.0.0.1:1:2":    "a host is wrong: a port is a number",
 		"redis://u:s3cret@127.0.0.1:70000": "a port is not a number from 1 to 65535",
-		"redis://u:s3cret@127.0.0.1/a":     `the database "a" is not a number`,
+		"redis://u:s3cret@127.0.0.1/a":     `the database is not a number`,
 		"sqlite:":                          "the path is missing",
 		"sqlite:x.db?mode=ro":              `unknown parameter "mode": none is allowed`,
 	} {
