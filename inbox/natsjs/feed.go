@@ -21,6 +21,10 @@ const slack = 500 * time.Millisecond
 // turn bounds one wait at the server, and so does a quarter of AckWait. The client cannot end such a wait earlier without the loss of a message that is on its way.
 const turn = 200 * time.Millisecond
 
+// brief is the wait of a pull for messages that are at the server already. A pull without a wait gets no answer while the server hands out no more, as at MaxAckPending, or when
+// another process takes the messages.
+const brief = 10 * time.Millisecond
+
 // givesUp is how long after the end of a wait at the server the client library gives a pull up.
 const givesUp = time.Second
 
@@ -35,6 +39,8 @@ type feed struct {
 	hold     time.Duration
 	single   bool
 	seen     uint64 // number of the last delivery by the durable consumer
+	left     int    // messages at the server behind the last one
+	room     int    // MaxAckPending
 
 	// The messages that the last process had, and has not acknowledged:
 	missing int         // how many messages; 0: all are handed out
@@ -115,7 +121,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.missing-old, 0)
+		got, err := f.fetch(f.missing-old, brief)
 		if err != nil {
 			return err
 		}
@@ -182,25 +188,28 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pull returns the messages that are there, or waits for one message.
+// pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once. Else the first message would wait for
+// the last one. Also a nats-server of 2.9 may forget a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
 		return nil, nil
 	}
-	got, err := f.fetch(most, 0)
-	if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() {
-		return got, err
-	}
-	for end := time.Now().Add(f.opts.Block); ; {
-		got, err := f.fetch(1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
-		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
+	f.mu.Lock()
+	n := min(most, f.left, f.room-len(f.mine))
+	f.mu.Unlock()
+	for end, wait := time.Now().Add(f.opts.Block), brief; ; n = 1 {
+		if n <= 1 {
+			n, wait = 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end)))
+		}
+		got, err := f.fetch(n, wait)
+		if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() || !time.Now().Before(end) {
 			return got, err
 		}
 	}
 }
 
 // fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
-// for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon. The same holds when the
+// for all. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon. The same holds when the
 // message comes again that was lost.
 func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
 	again, patient := f.again.Load(), f.patient()
@@ -208,12 +217,8 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		most, wait = 1, min(patience, max(turn, f.hold/3))
 	}
 	asked, last := now(), time.Now()
-	var batch jetstream.MessageBatch
-	if wait == 0 {
-		batch, err = f.consumer.FetchNoWait(most)
-	} else {
-		batch, err = f.consumer.Fetch(most, jetstream.FetchMaxWait(wait))
-	}
+	f.left = 0
+	batch, err := f.consumer.Fetch(most, jetstream.FetchMaxWait(wait))
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +235,7 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		if f.single && is.Sequence.Consumer != f.seen+1 && err == nil {
 			err = fmt.Errorf("%w: number %d follows number %d", errGap, is.Sequence.Consumer, f.seen)
 		}
-		f.seen = is.Sequence.Consumer
+		f.seen, f.left = is.Sequence.Consumer, int(is.NumPending)
 		if err == nil {
 			got = append(got, f.hand(msg, is, asked))
 		}

@@ -163,11 +163,42 @@ func TestLossesOneAfterAnother(t *testing.T) {
 	if w := f.again.Load(); !w.from.Equal(first) || !f.patient() {
 		t.Errorf("%+v", w)
 	}
-	if _, err := f.fetch(1, 0); err != nil {
+	if _, err := f.fetch(1, brief); err != nil {
 		t.Fatal(err)
 	}
 	if f.again.Load() != nil {
 		t.Error("the window is open behind a pull with patience")
+	}
+}
+
+// TestMaxAckPending: a pull gets an answer also where as many messages are under way as the server hands out. The feed waits and does not fail.
+func TestMaxAckPending(t *testing.T) {
+	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
+	if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID("2")); err != nil {
+		t.Fatal(err)
+	}
+	source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := awaited(t, f)
+	for range 3 {
+		if got, err := f.Receive(t.Context(), 8); len(got) > 0 || err != nil {
+			t.Fatal(got, err)
+		}
+	}
+	if source.slow.Load() || source.again.Load() != nil {
+		t.Error("a full durable consumer looks like a slow server")
+	}
+	if err := d.Ack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := awaited(t, f); d.Message().ID != "2" {
+		t.Error(d.Message().ID)
 	}
 }
 
