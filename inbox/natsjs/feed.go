@@ -39,6 +39,7 @@ type feed struct {
 	hold     time.Duration
 	single   bool
 	seen     uint64 // number of the last delivery by the durable consumer
+	most     int    // messages in one pull, so that all come soon
 	left     int    // messages at the server behind the last one
 	room     int    // MaxAckPending
 
@@ -213,6 +214,7 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 // message comes again that was lost.
 func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
 	again, patient := f.again.Load(), f.patient()
+	most = min(most, f.most)
 	if patient {
 		most, wait = 1, min(patience, max(turn, f.hold/3))
 	}
@@ -244,6 +246,12 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		if err = batch.Error(); err != nil && strings.TrimSpace(err.Error()) == "nats:" { // of a status that the library has no words for
 			err = errTaken
 		}
+	}
+	switch took := time.Since(asked.clock); {
+	case took > wait+min(f.hold/8, time.Second): // AckWait of all counts from the request
+		f.most = max(1, len(got)/2)
+	case len(got) == most:
+		f.most = max(f.most, 2*most)
 	}
 	switch took := time.Since(last); {
 	case took >= wait+givesUp:

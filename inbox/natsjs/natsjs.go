@@ -172,7 +172,7 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if c := info.Config; c.AckPolicy != jetstream.AckExplicitPolicy || c.MaxDeliver > 0 || len(c.BackOff) > 0 {
 		return nil, s.failed("check the durable consumer", fmt.Errorf("%w: it needs explicit acks, deliveries without end and no backoff", pawl.ErrMismatch))
 	}
-	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, room: info.Config.MaxAckPending,
+	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, most: 1, room: info.Config.MaxAckPending,
 		mine: make(map[*delivery]bool)}
 	if f.room <= 0 {
 		f.room = math.MaxInt
