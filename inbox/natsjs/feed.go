@@ -254,7 +254,7 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		f.most = max(f.most, 2*most)
 	}
 	switch took := time.Since(last); {
-	case took >= wait+givesUp:
+	case took >= wait+givesUp*9/10: // the library begins to wait a little earlier than this process knows
 		f.slow.Store(true)
 		// The server sent the message that was lost between the request and now, and sends that message again after AckWait.
 		f.comesAgain(window{asked.clock.Add(f.hold - slack), time.Now().Add(f.hold + slack)})
@@ -276,10 +276,18 @@ type window struct{ from, to time.Time }
 
 // comesAgain adds a window to an earlier window, which is open or to come.
 func (f *feed) comesAgain(w window) {
-	if old := f.again.Load(); old != nil && old.from.Before(w.from) {
-		w.from = old.from
+	for {
+		old, both := f.again.Load(), w
+		if old != nil && old.from.Before(w.from) {
+			both.from = old.from
+		}
+		if old != nil && old.to.After(w.to) {
+			both.to = old.to
+		}
+		if f.again.CompareAndSwap(old, &both) {
+			return
+		}
 	}
-	f.again.Store(&w)
 }
 
 // patient reports whether the last answer was late, or a message that was too late comes again now. That message may be large, and then quick answers in

@@ -254,6 +254,21 @@ func TestPullOfABacklog(t *testing.T) {
 	}
 }
 
+// TestLossesOfTwoFeeds: the window of one feed does not cut that of another short.
+func TestLossesOfTwoFeeds(t *testing.T) {
+	var s Source
+	now, all := time.Now(), sync.WaitGroup{}
+	for i := range 100 {
+		all.Go(func() {
+			(&feed{Source: &s}).comesAgain(window{now.Add(-time.Duration(i)), now.Add(time.Hour - time.Duration(i))})
+		})
+	}
+	all.Wait()
+	if w := s.again.Load(); !w.from.Equal(now.Add(-99)) || !w.to.Equal(now.Add(time.Hour)) {
+		t.Errorf("%+v", w)
+	}
+}
+
 // TestEndedContext: a feed whose ctx has ended takes no message.
 func TestEndedContext(t *testing.T) {
 	f := open(t, testservers.SharedNATS(t).Addr, published(t), time.Hour).(*feed)
