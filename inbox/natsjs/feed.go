@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -49,6 +50,8 @@ type feed struct {
 	ready   time.Time   // before, the server gives none of them again
 	found   []*delivery // that were given again, and newer ones
 
+	edited atomic.Bool // AckWait is another one now
+
 	mu   sync.Mutex
 	mine map[*delivery]bool // handed out and not settled
 }
@@ -59,6 +62,9 @@ var errTaken = errors.New("the client library keeps a message without a payload 
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = fmt.Errorf("a delivery was lost on its way, or %w", errTaken)
 
+// errEdited says that this feed knows another AckWait than the server.
+var errEdited = errors.New("AckWait of the durable consumer was changed")
+
 // errSlow says that messages may have come after the client library stopped waiting. The server counts them as delivered.
 var errSlow = errors.New("the answer of the server did not come in time")
 
@@ -67,6 +73,9 @@ func (f *feed) Hold() time.Duration { return f.hold }
 
 // Receive implements [inbox.Feed].
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	if f.edited.Load() {
+		return nil, f.failed("pull", errEdited)
+	}
 	if f.missing > 0 {
 		err := f.recover(ctx)
 		if errors.Is(err, errTaken) {
@@ -175,7 +184,12 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return consumer.CachedInfo().NumAckPending, nil
+	info := consumer.CachedInfo()
+	if info.Config.AckWait != f.hold {
+		f.edited.Store(true)
+		return 0, errEdited
+	}
+	return info.NumAckPending, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -358,7 +372,7 @@ type delivery struct {
 // holds reports whether the server has left the message to this process. The caller has the lock of the feed.
 func (d *delivery) holds() bool {
 	is := now()
-	return is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
+	return !d.feed.edited.Load() && is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
 }
 
 // moment is a time on two clocks. Go's monotonic clock stands still while the machine sleeps, and the time of day may be set back. A moment has

@@ -269,6 +269,29 @@ func TestLossesOfTwoFeeds(t *testing.T) {
 	}
 }
 
+// TestEditedAckWait: a feed fails when an operator has changed AckWait, so that the next feed knows the new one.
+func TestEditedAckWait(t *testing.T) {
+	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	d := awaited(t, f)
+	c, err := js.Consumer(t.Context(), stream, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.CachedInfo().Config
+	config.AckWait = 10 * time.Second
+	if _, err := js.UpdateConsumer(t.Context(), stream, config); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Extend(t.Context()); !errors.Is(err, errEdited) {
+		t.Error(err)
+	}
+	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || !errors.Is(err, errEdited) {
+		t.Error(got, err)
+	}
+	wantTaken(t, stream, d)
+}
+
 // TestEndedContext: a feed whose ctx has ended takes no message.
 func TestEndedContext(t *testing.T) {
 	f := open(t, testservers.SharedNATS(t).Addr, published(t), time.Hour).(*feed)

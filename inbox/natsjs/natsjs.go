@@ -19,6 +19,7 @@
 //   - A process may have a message for AckWait without an extension, as after a freeze or without a connection, or when the machine slept. Such a process makes
 //     no dead letter of the message. AckWait counts from the request that the message answers, because the message may come late. The server gives the
 //     message to a process again, and the attempts are counted anew. So AckWait is several times the time of an answer.
+//   - The processes learn of another AckWait by their next extension, which comes in a third of the former AckWait.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
