@@ -35,7 +35,7 @@ type ConsumerOptions struct {
 	// MaxDeliveries is how often the broker may deliver a message that runs: 1 to 1,000,000. Default 100. A message
 	// that is delivered more often is a dead letter at once, because it may end each process that runs it. Processes that are killed
 	// for other reasons count as well, also if the message was in memory and did not run. A parked message counts no delivery on
-	// Redis. On NATS and on a quorum queue of RabbitMQ it counts one for each process that had the message.
+	// Redis. On NATS and on a quorum queue of RabbitMQ it counts one for each process that had the message, and for each feed that failed.
 	MaxDeliveries int
 	// Grace is how long runs may go on when Run is to end: 1 ms to 1 h. Default 10 s. After that their ctx ends.
 	Grace time.Duration

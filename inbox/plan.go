@@ -42,13 +42,13 @@ type item struct {
 	Message
 	identity   identity // kept here, because the content may leave memory
 	lane       *lane
-	place      int      // by which all messages came
-	deliveries []handed // not settled
-	count      int      // deliveries by the broker
-	parked     bool     // the content is not in memory
-	failures   int      // runs that failed and counted
-	tries      int      // runs in a row that failed, counted or not
-	taken      int      // dead letters that were not made, because the broker delivers the message again
+	place      int       // by which all messages came
+	deliveries []handed  // not settled
+	count      int       // deliveries by the broker
+	parked     bool      // the content is not in memory
+	failures   int       // runs that failed and counted
+	tries      int       // runs in a row that failed, counted or not
+	taken      time.Time // since then no dead letter is made, because the broker delivers the message again
 }
 
 // handed is a delivery by a feed.

@@ -329,7 +329,8 @@ func TestOrderOfALostDelivery(t *testing.T) {
 				defer client.Close(context.Background()) //nolint:errcheck // the test is over
 				var effects []string
 				well := false
-				s, stop := consume(t, path, ConsumerOptions{MaxAttempts: 1, Single: client.Mutex("single"), OnError: func(error) {}}, func(_ context.Context, _ *sql.Tx, m Message) error {
+				opts := ConsumerOptions{MaxAttempts: 1, Backoff: time.Millisecond, MaxBackoff: time.Second, Single: client.Mutex("single"), OnError: func(error) {}}
+				s, stop := consume(t, path, opts, func(_ context.Context, _ *sql.Tx, m Message) error {
 					if m.ID == "a1" && !well {
 						return errors.New("bad luck")
 					}
@@ -338,6 +339,7 @@ func TestOrderOfALostDelivery(t *testing.T) {
 				})
 				first := Message{ID: "a1", Key: "a", Time: time.Now()}
 				s.put(&held{memory: s, m: first, stale: true}, &held{memory: s, m: Message{ID: "a2", Key: "a", Time: time.Now()}})
+				<-time.After(time.Minute) // the broker is away
 				synctest.Wait()
 				want := []string{"a2"}
 				if comes {

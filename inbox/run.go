@@ -22,6 +22,7 @@ type run struct {
 	settled chan settled
 	workers sync.WaitGroup
 	begun   int           // workers that have not reported
+	hold    time.Duration // of the last feed with deliveries
 	over    chan struct{} // closed when nothing is settled any more
 }
 
@@ -29,6 +30,7 @@ type run struct {
 type received struct {
 	deliveries []Delivery
 	feed       int // its number; a later feed has a higher number
+	hold       time.Duration
 }
 
 // ended is a message whose run has ended.
@@ -137,6 +139,7 @@ func (r *run) giveBack() {
 }
 
 func (r *run) add(batch received) {
+	r.hold = batch.hold
 	for _, d := range batch.deliveries {
 		r.plan.add(d, batch.feed)
 	}
@@ -178,16 +181,16 @@ func (r *run) retry(it *item) {
 	r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
 }
 
-// mostTaken is how often a key waits for a message that comes again. The broker may have dropped the message, and then
+// mostTaken, and twice Hold, is how long a key waits for a message that comes again. The broker may have dropped the message, and then
 // the key would wait for ever.
-const mostTaken = 8
+const mostTaken = 5 * time.Minute
 
 // settle tells the broker of all deliveries of a message, the last one first. The feed of an earlier one may have ended,
 // and then Dead does nothing. Where this process reads alone, the message comes again here, so its key waits for that. A delivery that is not acknowledged comes again, and the inbox absorbs it. A message that does not become a dead letter is kept, because it would run again.
 func (r *run) settle(it *item, f fate, reason string) {
 	deliveries := slices.Clone(it.deliveries)
 	slices.Reverse(deliveries)
-	comesHere := r.opts.Single != nil && it.taken < mostTaken
+	comesHere := r.opts.Single != nil && (it.taken.IsZero() || time.Since(it.taken) < mostTaken+2*r.hold)
 	r.workers.Go(func() {
 		bound, cancel := context.WithTimeout(context.Background(), settling)
 		defer cancel()
@@ -222,8 +225,8 @@ func (r *run) finish(s settled) {
 		return
 	}
 	it.tries++
-	if errors.Is(s.again, ErrTaken) {
-		it.taken++
+	if errors.Is(s.again, ErrTaken) && it.taken.IsZero() {
+		it.taken = time.Now()
 	}
 	r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))
 	r.retry(it)
@@ -262,7 +265,7 @@ func (r *run) pump(ctx context.Context, feed Feed, number int) error {
 		case most = <-r.room:
 		}
 		got, err := r.some(ctx, feed, most)
-		r.batches <- received{got, number} // the owner of the plan reads until this is closed
+		r.batches <- received{got, number, feed.Hold()} // the owner of the plan reads until this is closed
 		if err != nil {
 			return err
 		}

@@ -34,8 +34,8 @@ type Delivery interface {
 	// Message returns the message. The ID is empty if the broker has something that is no message
 	// of this package.
 	Message() Message
-	// Count is how often the broker has delivered the message, with this delivery: 1 or more. Deliveries that ended in a Nack
-	// are left out, because the consumer outlived them. A broker that does not count says 1.
+	// Count is how often the broker has delivered the message, with this delivery: 1 or more. Where the broker lets the source do so, deliveries that
+	// ended in a Nack are left out, because the consumer outlived them. A broker that does not count says 1.
 	Count() int
 	// Unload says that the message does not run soon. The source may free the memory of Headers and Payload. The delivery stays with
 	// the feed.
@@ -48,6 +48,7 @@ type Delivery interface {
 	// Nack gives the message back, because this process ends. The broker delivers the message again.
 	Nack(ctx context.Context) error
 	// Dead moves the message to the dead letters of the source, with the reason. The error matches ErrTaken if the delivery is not with its feed
-	// any more. The consumer is then done with the delivery. A consumer with ConsumerOptions.Single waits some minutes until the message comes again.
+	// any more. The consumer is then done with the delivery. A consumer with ConsumerOptions.Single waits until the message comes again,
+	// at most 5 min and twice Hold.
 	Dead(ctx context.Context, reason string) error
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,6 +21,10 @@ const slack = 500 * time.Millisecond
 
 // turn bounds one wait at the server, and so does a quarter of AckWait. The client cannot end such a wait earlier without the loss of a message that is on its way.
 const turn = 200 * time.Millisecond
+
+// brief is the wait of a pull for messages that are at the server already. A pull without a wait gets no answer while the server hands out no more, as at MaxAckPending, or when
+// another process takes the messages.
+const brief = 10 * time.Millisecond
 
 // givesUp is how long after the end of a wait at the server the client library gives a pull up.
 const givesUp = time.Second
@@ -35,12 +40,17 @@ type feed struct {
 	hold     time.Duration
 	single   bool
 	seen     uint64 // number of the last delivery by the durable consumer
+	most     int    // messages in one pull, so that all come soon
+	left     int    // messages at the server behind the last one
+	room     int    // MaxAckPending
 
 	// The messages that the last process had, and has not acknowledged:
 	missing int         // how many messages; 0: all are handed out
 	last    uint64      // none of them is behind this one in the stream
 	ready   time.Time   // before, the server gives none of them again
 	found   []*delivery // that were given again, and newer ones
+
+	edited atomic.Bool // AckWait is another one now
 
 	mu   sync.Mutex
 	mine map[*delivery]bool // handed out and not settled
@@ -52,6 +62,9 @@ var errTaken = errors.New("the client library keeps a message without a payload 
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = fmt.Errorf("a delivery was lost on its way, or %w", errTaken)
 
+// errEdited says that this feed knows another AckWait than the server.
+var errEdited = errors.New("AckWait of the durable consumer was changed")
+
 // errSlow says that messages may have come after the client library stopped waiting. The server counts them as delivered.
 var errSlow = errors.New("the answer of the server did not come in time")
 
@@ -60,6 +73,9 @@ func (f *feed) Hold() time.Duration { return f.hold }
 
 // Receive implements [inbox.Feed].
 func (f *feed) Receive(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	if f.edited.Load() {
+		return nil, f.failed("pull", errEdited)
+	}
 	if f.missing > 0 {
 		err := f.recover(ctx)
 		if errors.Is(err, errTaken) {
@@ -115,7 +131,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.missing-old, 0)
+		got, err := f.fetch(f.missing-old, brief)
 		if err != nil {
 			return err
 		}
@@ -168,7 +184,12 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return consumer.CachedInfo().NumAckPending, nil
+	info := consumer.CachedInfo()
+	if info.Config.AckWait != f.hold {
+		f.edited.Store(true)
+		return 0, errEdited
+	}
+	return info.NumAckPending, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -182,38 +203,38 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pull returns the messages that are there, or waits for one message.
+// pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once. Else the first message would wait for
+// the last one. Also a nats-server of 2.9 may forget a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
 		return nil, nil
 	}
-	got, err := f.fetch(most, 0)
-	if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() {
-		return got, err
-	}
-	for end := time.Now().Add(f.opts.Block); ; {
-		got, err := f.fetch(1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end))))
-		if err != nil || len(got) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
+	f.mu.Lock()
+	n := min(most, f.left, f.room-len(f.mine))
+	f.mu.Unlock()
+	for end, wait := time.Now().Add(f.opts.Block), brief; ; n = 1 {
+		if n <= 1 {
+			n, wait = 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end)))
+		}
+		got, err := f.fetch(n, wait)
+		if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() || !time.Now().Before(end) {
 			return got, err
 		}
 	}
 }
 
 // fetch asks for messages, and reads the answer to its end, because the server counts its messages as delivered. The server waits so long
-// for the first. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon. The same holds when the
+// for all. After a pull that the library gave up, fetch asks for one message at a time and has patience, until an answer comes soon. The same holds when the
 // message comes again that was lost.
 func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) {
 	again, patient := f.again.Load(), f.patient()
+	most = min(most, f.most)
 	if patient {
 		most, wait = 1, min(patience, max(turn, f.hold/3))
 	}
 	asked, last := now(), time.Now()
-	var batch jetstream.MessageBatch
-	if wait == 0 {
-		batch, err = f.consumer.FetchNoWait(most)
-	} else {
-		batch, err = f.consumer.Fetch(most, jetstream.FetchMaxWait(wait))
-	}
+	f.left = 0
+	batch, err := f.consumer.Fetch(most, jetstream.FetchMaxWait(wait))
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +251,7 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		if f.single && is.Sequence.Consumer != f.seen+1 && err == nil {
 			err = fmt.Errorf("%w: number %d follows number %d", errGap, is.Sequence.Consumer, f.seen)
 		}
-		f.seen = is.Sequence.Consumer
+		f.seen, f.left = is.Sequence.Consumer, int(is.NumPending)
 		if err == nil {
 			got = append(got, f.hand(msg, is, asked))
 		}
@@ -240,8 +261,14 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 			err = errTaken
 		}
 	}
+	switch took := time.Since(asked.clock); {
+	case took > wait+min(f.hold/8, time.Second): // AckWait of all counts from the request
+		f.most = max(1, len(got)/2)
+	case len(got) == most:
+		f.most = max(f.most, 2*most)
+	}
 	switch took := time.Since(last); {
-	case took >= wait+givesUp:
+	case took >= wait+givesUp*9/10: // the library begins to wait a little earlier than this process knows
 		f.slow.Store(true)
 		// The server sent the message that was lost between the request and now, and sends that message again after AckWait.
 		f.comesAgain(window{asked.clock.Add(f.hold - slack), time.Now().Add(f.hold + slack)})
@@ -263,10 +290,18 @@ type window struct{ from, to time.Time }
 
 // comesAgain adds a window to an earlier window, which is open or to come.
 func (f *feed) comesAgain(w window) {
-	if old := f.again.Load(); old != nil && old.from.Before(w.from) {
-		w.from = old.from
+	for {
+		old, both := f.again.Load(), w
+		if old != nil && old.from.Before(w.from) {
+			both.from = old.from
+		}
+		if old != nil && old.to.After(w.to) {
+			both.to = old.to
+		}
+		if f.again.CompareAndSwap(old, &both) {
+			return
+		}
 	}
-	f.again.Store(&w)
 }
 
 // patient reports whether the last answer was late, or a message that was too late comes again now. That message may be large, and then quick answers in
@@ -337,7 +372,7 @@ type delivery struct {
 // holds reports whether the server has left the message to this process. The caller has the lock of the feed.
 func (d *delivery) holds() bool {
 	is := now()
-	return is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
+	return !d.feed.edited.Load() && is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
 }
 
 // moment is a time on two clocks. Go's monotonic clock stands still while the machine sleeps, and the time of day may be set back. A moment has

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -130,6 +132,22 @@ func TestLargeMessage(t *testing.T) {
 	}
 }
 
+// TestManyLargeMessages: all of them together are on their way for longer than AckWait. Each arrives in time.
+func TestManyLargeMessages(t *testing.T) {
+	const bytes, rate, more = 37_500, 150_000, 20
+	stream, direct := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
+	for i := range more {
+		if _, err := direct.Publish(t.Context(), stream, make([]byte, bytes), jetstream.WithMsgID(strconv.Itoa(i+2))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := New(testservers.JetStream(t, slowLink(t, testservers.SharedNATS(t).Addr, rate)), stream, "g", &Options{Hold: 3 * time.Second, Block: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	receivesAll(t, source, false, 1+more)
+}
+
 // receivesAll opens a source again and again until so many messages have come.
 func receivesAll(t *testing.T, source *Source, single bool, want int) {
 	t.Helper()
@@ -138,7 +156,10 @@ func receivesAll(t *testing.T, source *Source, single bool, want int) {
 		f, err := source.Open(t.Context(), single)
 		for err == nil && time.Now().Before(deadline) {
 			var got []inbox.Delivery
-			got, err = f.Receive(t.Context(), 8)
+			got, err = f.Receive(t.Context(), 64)
+			if slices.ContainsFunc(got, func(d inbox.Delivery) bool { return d.(*delivery).lost() }) {
+				t.Errorf("%d messages came, and AckWait of some was over", len(got))
+			}
 			for _, d := range got {
 				if err := d.Ack(t.Context()); err != nil {
 					t.Error(err)
@@ -163,12 +184,112 @@ func TestLossesOneAfterAnother(t *testing.T) {
 	if w := f.again.Load(); !w.from.Equal(first) || !f.patient() {
 		t.Errorf("%+v", w)
 	}
-	if _, err := f.fetch(1, 0); err != nil {
+	if _, err := f.fetch(1, brief); err != nil {
 		t.Fatal(err)
 	}
 	if f.again.Load() != nil {
 		t.Error("the window is open behind a pull with patience")
 	}
+}
+
+// TestMaxAckPending: a pull gets an answer also where as many messages are under way as the server hands out. The feed waits and does not fail.
+func TestMaxAckPending(t *testing.T) {
+	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
+	if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID("2")); err != nil {
+		t.Fatal(err)
+	}
+	source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := awaited(t, f)
+	for range 3 {
+		if got, err := f.Receive(t.Context(), 8); len(got) > 0 || err != nil {
+			t.Fatal(got, err)
+		}
+	}
+	if source.slow.Load() || source.again.Load() != nil {
+		t.Error("a full durable consumer looks like a slow server")
+	}
+	if err := d.Ack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := awaited(t, f); d.Message().ID != "2" {
+		t.Error(d.Message().ID)
+	}
+}
+
+// TestPullOfABacklog: a pull asks for the messages of which the server told, and for no more than the server hands out. Else the first of them would wait for the last.
+func TestPullOfABacklog(t *testing.T) {
+	for pending, want := range map[int][]int{100: {1, 2, 4, 2}, 4: {1, 2, 1}} {
+		stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
+		for i := range 8 {
+			if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID(strconv.Itoa(i+2))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: pending})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := source.Open(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sizes []int
+		for sum := 0; sum < min(9, pending); {
+			got, err := f.Receive(t.Context(), 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum, sizes = sum+len(got), append(sizes, len(got))
+		}
+		if !slices.Equal(sizes, want) {
+			t.Errorf("%d messages came, want %d", sizes, want)
+		}
+	}
+}
+
+// TestLossesOfTwoFeeds: the window of one feed does not cut that of another short.
+func TestLossesOfTwoFeeds(t *testing.T) {
+	var s Source
+	now, all := time.Now(), sync.WaitGroup{}
+	for i := range 100 {
+		all.Go(func() {
+			(&feed{Source: &s}).comesAgain(window{now.Add(-time.Duration(i)), now.Add(time.Hour - time.Duration(i))})
+		})
+	}
+	all.Wait()
+	if w := s.again.Load(); !w.from.Equal(now.Add(-99)) || !w.to.Equal(now.Add(time.Hour)) {
+		t.Errorf("%+v", w)
+	}
+}
+
+// TestEditedAckWait: a feed fails when an operator has changed AckWait, so that the next feed knows the new one.
+func TestEditedAckWait(t *testing.T) {
+	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	d := awaited(t, f)
+	c, err := js.Consumer(t.Context(), stream, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.CachedInfo().Config
+	config.AckWait = 10 * time.Second
+	if _, err := js.UpdateConsumer(t.Context(), stream, config); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Extend(t.Context()); !errors.Is(err, errEdited) {
+		t.Error(err)
+	}
+	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || !errors.Is(err, errEdited) {
+		t.Error(got, err)
+	}
+	wantTaken(t, stream, d)
 }
 
 // TestEndedContext: a feed whose ctx has ended takes no message.

@@ -19,6 +19,9 @@
 //   - A process may have a message for AckWait without an extension, as after a freeze or without a connection, or when the machine slept. Such a process makes
 //     no dead letter of the message. AckWait counts from the request that the message answers, because the message may come late. The server gives the
 //     message to a process again, and the attempts are counted anew. So AckWait is several times the time of an answer.
+//     After a restart of the server or a change of its leader, the server may give a message again earlier than AckWait. That happens before the first
+//     extension of the message. Then a dead letter may be made of a message that another process runs.
+//   - The processes learn of another AckWait by their next extension, which comes in a third of the former AckWait.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
@@ -32,7 +35,10 @@
 // message counts as well. So a key that fails with as many messages stops all other keys. Open makes durable
 // consumers with Options.MaxAckPending. The setting stays where the durable consumer exists: change that with nats consumer edit.
 // An inbox.ConsumerOptions.Window that is larger is never full.
-// Several processes share the number, so have room for the windows of all.
+// Several processes share the number, so have room for the windows of all, and for the messages that wait behind failures.
+//
+// A pull asks for twice as many messages as the last at most, and for half as many after a pull that took long. So large messages on a slow network arrive within
+// AckWait. When messages become much larger at once, one pull may take too long, and the server gives these messages again.
 //
 // # What is not promised
 //
@@ -45,8 +51,8 @@
 //
 // The client library gives a pull up a second after its end. When an answer takes longer, the source pulls one message at a time, and has patience. The
 // wait for that message is a third of AckWait, and between 200 ms and 9 s, and another second. Receive then returns that long after the end of its ctx. This patience ends with an
-// answer in less than half a second, also with the answer that there is no message. The source has patience again when the message comes again that
-// was late. A message that is on its way for longer than that never arrives.
+// answer in less than half a second, also with the answer that there is no message. The late message can come again after AckWait.
+// From half a second before, until a pull behind that time has ended, the source has patience whatever the answers are. A message that is on its way for longer than that never arrives.
 //
 // A stream with limits drops messages that nobody has read. A crash may leave some parts of a dead letter twice, or beside a letter
 // in another number of parts.
@@ -56,6 +62,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -84,7 +91,7 @@ type Options struct {
 	// Hold is AckWait of the durable consumer if Open makes it: 100 ms to 24 h. Default 30 s.
 	Hold time.Duration
 	// Block is how long one read waits for a message: 10 ms to 1 min. Default 1 s. A turn at the server has 200 ms, or a quarter of AckWait if that
-	// is shorter.
+	// is shorter. A wait with patience may be longer, see the package.
 	Block time.Duration
 	// MaxAckPending is that of the durable consumer if Open makes it: 1 to 1,000,000. Default 1,000. See the package.
 	MaxAckPending int
@@ -171,7 +178,11 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	if c := info.Config; c.AckPolicy != jetstream.AckExplicitPolicy || c.MaxDeliver > 0 || len(c.BackOff) > 0 {
 		return nil, s.failed("check the durable consumer", fmt.Errorf("%w: it needs explicit acks, deliveries without end and no backoff", pawl.ErrMismatch))
 	}
-	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, mine: make(map[*delivery]bool)}
+	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, most: 1, room: info.Config.MaxAckPending,
+		mine: make(map[*delivery]bool)}
+	if f.room <= 0 {
+		f.room = math.MaxInt
+	}
 	if info.NumAckPending < int(s.waitedFor.Load()) { // acknowledged or removed meanwhile
 		s.givenUp.Store(0)
 	}
