@@ -84,7 +84,8 @@ func (b *Barrier) Schema() []string {
 	return strings.Split(s, ";\n")
 }
 
-// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch].
+// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch]. The
+// index may be missing as at [Coordinator.Migrate].
 func (b *Barrier) Migrate(ctx context.Context, db *sql.DB) error {
 	return failed("migrate the barrier", migrate(ctx, db, b.dialect, b.table, b.Schema()))
 }

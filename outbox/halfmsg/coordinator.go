@@ -89,7 +89,8 @@ func (c *Coordinator) Schema() []string {
 	return strings.Split(s, ";\n")
 }
 
-// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch].
+// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch]. A table
+// that another program has made may lack the index, as after a crash between two statements of Schema. Then run that statement by hand.
 func (c *Coordinator) Migrate(ctx context.Context) error {
 	return failed("migrate", migrate(ctx, c.db, c.dialect, c.table, c.Schema()))
 }
