@@ -118,9 +118,9 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 		}
 		mine, err := r.claim(ctx, e)
 		if mine {
-			r.group.Go(func() { r.end(e.Producer, r.question(ctx, e)) })
+			r.group.Go(func() { r.asked(e.Producer, r.question(ctx, e)); r.end(e.Producer) })
 		} else {
-			r.end(e.Producer, nil)
+			r.end(e.Producer)
 		}
 		if errors.Is(err, errLocked) {
 			r.locked[e.ID] = r.locked[e.ID].again(2*time.Second, time.Minute)
@@ -211,18 +211,24 @@ func (r *run) begin(name string) bool {
 	return true
 }
 
-// end counts a question as ended. A producer that did not answer gets no question for a while.
-func (r *run) end(name string, err error) {
+// asked notes whether a producer answered. A producer that did not answer gets no question for a while.
+func (r *run) asked(name string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.away, name)
+	} else {
+		r.away[name] = r.away[name].again(100*time.Millisecond, r.opts.AskAfter)
+	}
+}
+
+// end gives back what begin took.
+func (r *run) end(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all--
 	if r.busy[name]--; r.busy[name] == 0 {
 		delete(r.busy, name)
-	}
-	if err == nil {
-		delete(r.away, name)
-	} else {
-		r.away[name] = r.away[name].again(100*time.Millisecond, r.opts.AskAfter)
 	}
 	select {
 	case r.done <- struct{}{}:
