@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/outbox/internal/batches"
+	"github.com/pawl-go/pawl/outbox/internal/reasons"
 )
 
 const (
@@ -296,12 +296,12 @@ func (r *run) question(ctx context.Context, e Entry) error {
 		reason = err.Error()
 		r.tell(fmt.Errorf("halfmsg: %s is %v, and so to be %v: %w", e.ID, outcome, want, err))
 	}
-	if reason = strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", " "), " "); len(reason) > 500 {
-		reason = strings.ToValidUTF8(reason[:500], "")
-	}
 	visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
 	defer stop()
-	if _, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(visit, r.db); err != nil {
+	if err := reasons.Write(reason, func(reason string) error {
+		_, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(visit, r.db)
+		return err
+	}); err != nil {
 		r.tell(failed("write a reason", err))
 	}
 	if errors.Is(unanswered, ErrTooOld) {
