@@ -20,7 +20,8 @@ const (
 	// Bytes is up to 16 MB of any bytes.
 	Bytes
 	// Counter is an Integer that the database counts up at each insert, and never gives again. A Counter is
-	// the whole primary key of its table.
+	// the whole primary key of its table. After a failover that lost commits the database gives their numbers again. MySQL 5.7 that
+	// restarts gives the largest numbers again if their rows are deleted.
 	Counter
 )
 
@@ -164,31 +165,32 @@ func (t Table) index(s *Statement, x Index) {
 	s.Add(" (").list(x.Columns).Add(")")
 }
 
-// looks is how often Migrate looks again while another program makes the same tables.
-const looks = 10
+// makes is how often Migrate tries a statement while another program makes the same tables.
+const makes = 10
 
 // Migrate runs the statements that make tables, unless check returns nil. Check returns an error that matches
 // [ErrMissing] if something is missing; Migrate returns every other error, and makes nothing then. Several
-// programs may do so at the same time.
+// programs may do so at the same time. After a statement that fails, Migrate runs no later one. So let check ask for what the last
+// statement makes, as a row with the format. Else a program that is killed between two statements leaves an index out, and no later
+// Migrate makes that index.
 func Migrate(ctx context.Context, db DB, statements []string, check func(context.Context) error) error {
-	err := check(ctx)
-	if !errors.Is(err, ErrMissing) {
+	if err := check(ctx); !errors.Is(err, ErrMissing) {
 		return err
 	}
-	for range looks { // PostgreSQL may refuse one of two programs that create a table at once
-		var making error
-		for _, query := range statements {
-			if _, err := db.ExecContext(ctx, query); err != nil {
-				making = errors.Join(making, err)
-			}
+	made, making := 0, error(nil)
+	for tries := 1; made < len(statements); {
+		_, making = db.ExecContext(ctx, statements[made])
+		if making == nil {
+			made, tries = made+1, 1
+		} else if tries++; tries > makes || ctx.Err() != nil { // PostgreSQL may refuse one of two programs that create a table at once
+			break
 		}
-		checking := check(ctx)
-		if making == nil || checking == nil || !errors.Is(checking, ErrMissing) || ctx.Err() != nil {
-			return checking
-		}
-		err = making
 	}
-	return fmt.Errorf("make the tables: %w", err)
+	checking := check(ctx)
+	if making == nil || checking != nil && !errors.Is(checking, ErrMissing) || checking == nil && made == 0 { // without the right, beside a program that has it
+		return checking
+	}
+	return fmt.Errorf("make the tables: %w", making)
 }
 
 // Create creates the table if it is missing, and then checks it. Several programs may do
@@ -198,16 +200,7 @@ func (t Table) Create(ctx context.Context, db *sql.DB, d Dialect) error {
 	if err != nil {
 		return err
 	}
-	if err := t.Check(ctx, db, d); !errors.Is(err, ErrMissing) {
-		return err
-	}
-	_, creating := db.ExecContext(ctx, query)
-	// PostgreSQL may refuse one of two programs that create at once: the table that is there counts.
-	if err := t.Check(ctx, db, d); err != nil && creating != nil {
-		return fmt.Errorf("create table %s: %w", t.Name, creating)
-	} else {
-		return err
-	}
+	return Migrate(ctx, db, strings.Split(query, ";\n"), func(ctx context.Context) error { return t.Check(ctx, db, d) })
 }
 
 // Check returns an error that matches [ErrShape], and names the difference, unless the table

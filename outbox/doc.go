@@ -42,6 +42,8 @@
 // statement of a relay is a transaction of its own, so that a frozen relay keeps no lock that its successor needs.
 //
 // With go-sql-driver, set InterpolateParams for the relay's database handle: else each statement with parameters is prepared first.
+// Call SetConnMaxLifetime with 30 s or so, too, as open.OpenDatabase does. A server of MySQL or MariaDB that a switchover makes read-only keeps its
+// connections. Without the call the relay would stay there, and send nothing.
 //
 // A producer needs the right INSERT on the table of messages, and on PostgreSQL the right USAGE on its sequence. A relay needs
 // SELECT, UPDATE and DELETE on the table of messages, and SELECT and UPDATE on the table of partitions. While a right is

@@ -142,35 +142,35 @@ func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, stat
 	if len(list) == 0 {
 		return 0, fmt.Errorf("outbox: %w: states are missing: confirmed, done and dead are allowed", pawl.ErrInvalid)
 	}
-	var last int64 // relays may confirm later messages as fast as Purge deletes them
+	var after, last int64 // relays may confirm later messages as fast as Purge deletes them
 	if err := t.new().Add("SELECT COALESCE(MAX(seq), 0) FROM ").Table(t.messages.Name).Scan(ctx, db, &last); err != nil {
 		return 0, failed("purge", err)
 	}
 	for tries := 1; ; {
-		found, deleted, err := t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second), last)
+		seqs, deleted, err := t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second), after, last)
 		n += deleted
 		switch {
 		case err != nil && dialect.Again(err) && tries < purgeTries:
 			tries++
-		case err != nil || found < maxBatch:
+		case err != nil || len(seqs) < maxBatch:
 			return n, failed("purge", err)
-		default:
-			tries = 1
+		default: // a trigger may keep messages
+			after, tries = seqs[maxBatch-1], 1
 		}
 	}
 }
 
-// purge deletes up to 1,000 messages of some states, up to a number.
-func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds, last int64) (found, deleted int64, err error) {
-	seqs, err := numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state IN (", states, ") AND changed <= ", t.now(), " - ").
-		Value(seconds).Add(" AND seq <= ").Value(last).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
+// purge deletes up to 1,000 messages of some states, whose numbers are greater than after and up to last.
+func (t *Table) purge(ctx context.Context, db *sql.DB, states string, seconds, after, last int64) (seqs []int64, deleted int64, err error) {
+	seqs, err = numbers(ctx, db, t.new().Add("SELECT seq FROM ").Table(t.messages.Name).Add(" WHERE part IN (", every(), ") AND state IN (", states, ") AND changed <= ", t.now(), " - ").
+		Value(seconds).Add(" AND seq > ").Value(after).Add(" AND seq <= ").Value(last).Add(" ORDER BY seq LIMIT ").Value(maxBatch))
 	if err != nil || len(seqs) == 0 {
-		return 0, 0, err
+		return nil, 0, err
 	}
 	result, err := dialect.DeleteByKey(t.new(), t.messages.Name, "seq", seqs).Add(" AND state IN (", states, ") AND changed <= ", t.now(), " - ").Value(seconds).Exec(ctx, db)
 	if err != nil {
-		return 0, 0, err
+		return nil, 0, err
 	}
 	deleted, err = result.RowsAffected()
-	return int64(len(seqs)), deleted, err
+	return seqs, deleted, err
 }

@@ -90,6 +90,26 @@ func TestPurgeEnds(t *testing.T) {
 	}
 }
 
+// Purge ends where the database deletes none of the first 1,000 messages, and says no error. Those behind are deleted.
+func TestPurgeEndsWhereNothingIsDeleted(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, dialect.SQLite)
+	for range 2 {
+		d.enqueue(t, slices.Repeat([]outbox.Message{{Topic: "t"}}, 1000)...)
+	}
+	for _, s := range []string{"UPDATE " + d.name + " SET state = 2",
+		"CREATE TRIGGER keeps BEFORE DELETE ON " + d.name + " WHEN OLD.seq <= 1000 BEGIN SELECT RAISE(IGNORE); END"} {
+		if err := d.exec(t.Context(), d.db, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	if n, err := d.table.Purge(ctx, d.db, 0, outbox.Confirmed); err != nil || n != 1000 {
+		t.Errorf("%d are purged, %v", n, err)
+	}
+}
+
 // Purge of a small table waits for no transaction that has enqueued a message, and that may be in doubt.
 func TestPurgeBesideAnOpenTransaction(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {

@@ -31,6 +31,7 @@ type RelayOptions struct {
 	// Timeout bounds one sending, and one visit to the database: 100 ms to 1 h. Default 30 s. A call of the publisher that takes a second longer counts as failed,
 	// and keeps its place in the window until the call returns. An UPDATE of the relay that takes too long counts as locked. Too long is a third of
 	// Timeout, and 3 s at most, or 6 s on MySQL and MariaDB. For a message that is marked alone, too long is 1 s at most, or 2 s there. SQLite has no such bound.
+	// A DELETE of old messages has a third of Timeout, and 3 s at most.
 	Timeout time.Duration
 	// Poll is the time between looks at the table: 10 ms to 1 h. Default 500 ms.
 	Poll time.Duration
@@ -58,7 +59,8 @@ type RelayOptions struct {
 	// are refused for so long. With Resend these are the messages that are done, and all others stay.
 	Retention time.Duration
 	// OnError, when set, gets each error that the relay overcomes by itself: of the broker, of the database, of the store
-	// of the locks. OnError must not block, and must be safe for concurrent use.
+	// of the locks. Of the errors of the deleting of old messages, OnError gets one for each partition in a minute. OnError must not block, and must
+	// be safe for concurrent use.
 	OnError func(error)
 }
 
@@ -140,7 +142,8 @@ func (t *Table) Relay(client *pawl.Client, db *sql.DB, publisher Publisher, opts
 
 // Run sends messages until ctx ends. Run returns an error at once only if the tables are missing, or of another shape
 // or format. [pawl.ErrUnsupported] says at once that the client's store lacks semaphores or values. Run repeats everything else
-// after an error. When Run returns, no message is under way, and the partitions are free for others. One Run at a time is enough.
+// after an error. When Run returns, no message is under way, except in a call of the publisher that does not return, see RelayStats.Hung.
+// The partitions are free for others then. One Run at a time is enough.
 func (r *Relay) Run(ctx context.Context) error {
 	served := false
 	for tries := 1; ; tries++ {

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/fence"
+	"github.com/pawl-go/pawl/outbox/internal/reasons"
 )
 
 // The reasons why a message was not marked.
@@ -203,22 +203,20 @@ func (o *owner) markAll(ctx context.Context, batch []*result, set string, is Sta
 
 // fail counts an attempt of a message, or marks the message as dead. If the message is done, fail notes that, and changes nothing.
 func (o *owner) fail(ctx context.Context, r *result) error {
-	reason := strings.ToValidUTF8(strings.ReplaceAll(r.err.Error(), "\x00", " "), " ")
-	if len(reason) > 500 {
-		reason = strings.ToValidUTF8(reason[:500], "")
-	}
-	s := o.table.update(o.guarded(aloneWait), "seq").Add("reason = ").Value(reason)
-	switch {
-	case r.row.again: // a failed repeat is a repeat, so that it does not stand in the way of others
-		s.Add(", repeats = repeats + 1, changed = ", o.table.now(), " WHERE state = 2")
-	case o.lastTry(*r):
-		s.Add(", attempt = attempt + 1, state = 4, changed = ", o.table.now(), " WHERE state = 0")
-	default:
-		s.Add(", attempt = attempt + 1 WHERE state = 0")
-	}
-	all, err := o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND id = ").Value(r.row.ID).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
-	r.done = err == nil && !all
-	return err
+	return reasons.Write(r.err.Error(), func(reason string) error {
+		s := o.table.update(o.guarded(aloneWait), "seq").Add("reason = ").Value(reason)
+		switch {
+		case r.row.again: // a failed repeat is a repeat, so that it does not stand in the way of others
+			s.Add(", repeats = repeats + 1, changed = ", o.table.now(), " WHERE state = 2")
+		case o.lastTry(*r):
+			s.Add(", attempt = attempt + 1, state = 4, changed = ", o.table.now(), " WHERE state = 0")
+		default:
+			s.Add(", attempt = attempt + 1 WHERE state = 0")
+		}
+		all, err := o.exec(ctx, []int64{r.row.seq}, s.Add(" AND seq = ").Value(r.row.seq).Add(" AND id = ").Value(r.row.ID).Add(" AND attempt = ").Value(r.row.Attempt), aloneWait)
+		r.done = err == nil && !all
+		return err
+	})
 }
 
 // guarded begins an UPDATE of messages. On PostgreSQL a SELECT locks the row of the partition. An UPDATE would

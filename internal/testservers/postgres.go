@@ -3,8 +3,10 @@ package testservers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -101,6 +103,18 @@ func SharedPostgres(t testing.TB) *Server { t.Helper(); return shared(t, postgre
 // postgres of the server, proxy or pooler at addr.
 func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
+}
+
+// PostgresLatin1URL is how to connect to a new database of the shared server, which is encoded in LATIN1. The client says that its texts are
+// UTF-8, as every client of lib/pq does. Else the server takes each byte for a character.
+func PostgresLatin1URL(t testing.TB) string {
+	t.Helper()
+	addr := SharedPostgres(t).Addr
+	name := fmt.Sprintf("latin_%d", time.Now().UnixNano())
+	if _, err := PostgresPool(t, addr).ExecContext(t.Context(), "CREATE DATABASE "+name+" ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Replace(PostgresURL(addr), "/postgres?", "/"+name+"?client_encoding=UTF8&", 1)
 }
 
 // postgresReady asks a query, in the form that every pooler takes.

@@ -84,7 +84,8 @@ func (b *Barrier) Schema() []string {
 	return strings.Split(s, ";\n")
 }
 
-// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch].
+// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch]. The
+// index may be missing as at [Coordinator.Migrate].
 func (b *Barrier) Migrate(ctx context.Context, db *sql.DB) error {
 	return failed("migrate the barrier", migrate(ctx, db, b.dialect, b.table, b.Schema()))
 }
@@ -175,13 +176,14 @@ const mostRemoved = 1000
 func (b *Barrier) Clean(ctx context.Context, db *sql.DB) (int, error) {
 	old, err := ids(ctx, db, dialect.New(b.dialect).Add("SELECT id FROM ").Table(b.table.Name).Add(" WHERE created < ", dialect.Seconds(b.dialect), " - ").
 		Value(int64(b.opts.Retention/time.Second)).Add(" ORDER BY created LIMIT ").Value(mostRemoved))
+	var n int64
 	if err == nil && len(old) > 0 {
-		_, err = dialect.DeleteByKey(dialect.New(b.dialect), b.table.Name, "id", old).Exec(ctx, db)
+		var result sql.Result
+		if result, err = dialect.DeleteByKey(dialect.New(b.dialect), b.table.Name, "id", old).Exec(ctx, db); err == nil {
+			n, err = result.RowsAffected()
+		}
 	}
-	if err != nil {
-		return 0, failed("clean the barrier", err)
-	}
-	return len(old), nil
+	return int(n), failed("clean the barrier", err)
 }
 
 // ids reads a column of IDs.

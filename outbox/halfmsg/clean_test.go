@@ -3,7 +3,9 @@ package halfmsg
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -135,4 +137,66 @@ func rowsRead(t *testing.T, db *sql.DB) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// Another process has asked about a half message of a producer who does not answer. This process learns nothing of that producer, and
+// waits for as long as before after the next failure.
+func TestAQuestionOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	box, err := outbox.New(dialect.SQLite, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(dialect.SQLite, db, box, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(box.Migrate(t.Context(), db), c.Migrate(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.Prepare(t.Context(), "shop", outbox.Message{Topic: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("UPDATE pawl_half SET asks = 1"); err != nil {
+		t.Fatal(err)
+	}
+	r := &run{Coordinator: c, busy: make(map[string]int), away: map[string]rest{"shop": {time.Now(), 5}}, locked: make(map[string]rest), done: make(chan struct{}, 1)}
+	if err := r.begins(t.Context(), []Entry{{ID: id, Producer: "shop"}}); err != nil {
+		t.Fatal(err)
+	}
+	if r.away["shop"].tries != 5 || r.all != 0 || len(r.busy) != 0 {
+		t.Error(r.away, r.all, r.busy)
+	}
+}
+
+// The database deletes no row of a barrier, and says no error. The caller of Clean learns that.
+func TestABarrierWhoseRowsStay(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	b, err := NewBarrier(dialect.SQLite, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for _, query := range []string{"INSERT INTO pawl_barrier (id, outcome, owner, created) VALUES ('a', 1, 1, 0), ('b', 1, 1, 0)",
+		"CREATE TRIGGER keeps BEFORE DELETE ON pawl_barrier WHEN OLD.id = 'a' BEGIN SELECT RAISE(IGNORE); END"} {
+		if _, err := db.Exec(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := b.Clean(t.Context(), db); n != 1 || err != nil {
+		t.Error(n, err)
+	}
 }

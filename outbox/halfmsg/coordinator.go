@@ -33,7 +33,8 @@ type Options struct {
 	Retention time.Duration
 	// Wake, when set, is called after each submission, see [outbox.Relay.Wake]. Wake must not block.
 	Wake func()
-	// OnError, when set, gets each error that Run overcomes by itself. OnError must not block, and must be safe for concurrent use.
+	// OnError, when set, gets each error that Run overcomes by itself. Of the errors of the deleting of old half messages, OnError gets one in
+	// a minute. OnError must not block, and must be safe for concurrent use.
 	OnError func(error)
 }
 
@@ -89,7 +90,8 @@ func (c *Coordinator) Schema() []string {
 	return strings.Split(s, ";\n")
 }
 
-// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch].
+// Migrate makes the table if it is missing. A table of another shape is refused with an error that matches [pawl.ErrMismatch]. A table
+// that another program has made may lack the index, as after a crash between two statements of Schema. Then run that statement by hand.
 func (c *Coordinator) Migrate(ctx context.Context) error {
 	return failed("migrate", migrate(ctx, c.db, c.dialect, c.table, c.Schema()))
 }

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/outbox/internal/batches"
+	"github.com/pawl-go/pawl/outbox/internal/reasons"
 )
 
 const (
@@ -118,9 +118,9 @@ func (r *run) begins(ctx context.Context, due []Entry) error {
 		}
 		mine, err := r.claim(ctx, e)
 		if mine {
-			r.group.Go(func() { r.end(e.Producer, r.question(ctx, e)) })
+			r.group.Go(func() { r.asked(e.Producer, r.question(ctx, e)); r.end(e.Producer) })
 		} else {
-			r.end(e.Producer, nil)
+			r.end(e.Producer)
 		}
 		if errors.Is(err, errLocked) {
 			r.locked[e.ID] = r.locked[e.ID].again(2*time.Second, time.Minute)
@@ -261,18 +261,24 @@ func (r *run) begin(name string) bool {
 	return true
 }
 
-// end counts a question as ended. A producer that did not answer gets no question for a while.
-func (r *run) end(name string, err error) {
+// asked notes whether a producer answered. A producer that did not answer gets no question for a while.
+func (r *run) asked(name string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.away, name)
+	} else {
+		r.away[name] = r.away[name].again(100*time.Millisecond, r.opts.AskAfter)
+	}
+}
+
+// end gives back what begin took.
+func (r *run) end(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all--
 	if r.busy[name]--; r.busy[name] == 0 {
 		delete(r.busy, name)
-	}
-	if err == nil {
-		delete(r.away, name)
-	} else {
-		r.away[name] = r.away[name].again(100*time.Millisecond, r.opts.AskAfter)
 	}
 	select {
 	case r.done <- struct{}{}:
@@ -340,12 +346,12 @@ func (r *run) question(ctx context.Context, e Entry) error {
 		reason = err.Error()
 		r.tell(fmt.Errorf("halfmsg: %s is %v, and so to be %v: %w", e.ID, outcome, want, err))
 	}
-	if reason = strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", " "), " "); len(reason) > 500 {
-		reason = strings.ToValidUTF8(reason[:500], "")
-	}
 	visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
 	defer stop()
-	if _, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(visit, r.db); err != nil {
+	if err := reasons.Write(reason, func(reason string) error {
+		_, err := r.new().Add("UPDATE ").Table(r.table.Name).Add(" SET reason = ").Value(reason).Add(" WHERE state = 0 AND id = ").Value(e.ID).Exec(visit, r.db)
+		return err
+	}); err != nil {
 		r.tell(failed("write a reason", err))
 	}
 	if errors.Is(unanswered, ErrTooOld) {
