@@ -29,6 +29,7 @@ func TestDatabases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("late prepare", latePrepare)
+	t.Run("lost decision", lostDecision)
 	for name, second := range map[string]place{"PostgreSQL": postgres(t, "second"), "MariaDB": mariadb(t)} {
 		t.Run("late commit beside "+name, func(t *testing.T) { lateCommit(t, second) })
 	}
