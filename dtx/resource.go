@@ -78,7 +78,10 @@ func (r *Resource) Check(ctx context.Context) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
-	err := CheckDurable(ctx, r.dialect, r.db)
+	err := r.db.PingContext(ctx)
+	if err == nil && !r.readOnly { // else there is nothing to keep
+		err = CheckDurable(ctx, r.dialect, r.db)
+	}
 	if err == nil && r.prepares() {
 		if r.dialect == dialect.PostgreSQL {
 			err = r.checkSlots(ctx)
