@@ -213,8 +213,11 @@ const savepoint = "SAVEPOINT pawl_dtx; "
 // log's own database stays open.
 func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
 	err := b.shut()
+	if err != nil { // nothing is sent
+		b.undo()
+		return protocol.VotedNo, err
+	}
 	switch {
-	case err != nil:
 	case b.log != nil:
 		return protocol.VotedReadOnly, nil // the decision is its commit
 	case b.readOnly:
