@@ -73,6 +73,14 @@ func (r *Resource) validate() error {
 	return nil
 }
 
+// owns returns an error if the resource is of another log, whose database does not have the records of this one.
+func (l *Log) owns(r *Resource) error {
+	if r.log != nil && r.db != l.db {
+		return fmt.Errorf("dtx: %w: the resource %s is the database of another log", pawl.ErrInvalid, r.name)
+	}
+	return nil
+}
+
 // Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change.
 func (r *Resource) Check(ctx context.Context) error {
 	if err := r.validate(); err != nil {

@@ -96,6 +96,9 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 	locals := 0
 	for i, r := range resources {
 		known := c.resources[r.name]
+		if err := c.log.owns(r); err != nil {
+			return nil, err
+		}
 		switch {
 		case known == nil || known.db != r.db:
 			return nil, fmt.Errorf("dtx: %w: the coordinator does not know the resource %s", pawl.ErrInvalid, r.name)
