@@ -37,6 +37,7 @@ func TestDatabases(t *testing.T) {
 	}
 	t.Run("other protocols", otherProtocols)
 	t.Run("hangs", hangs)
+	t.Run("busy", busy)
 	t.Run("hanging log", hangingLog)
 	t.Run("small pool", smallPool)
 	t.Run("exhausted", exhausted)
