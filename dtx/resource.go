@@ -38,6 +38,8 @@ func MySQL(name string, db *sql.DB) *Resource {
 // Resource returns the log's own database as a resource; see [PostgreSQL] for the name. The branch there is committed together with the
 // decision, in one local transaction. So that database need not be able to prepare. One such resource may be in a transaction.
 //
+// SQLite commits to several attached files together only while none is in mode WAL. Else a branch writes only to the file that has the log.
+//
 // A file of SQLite has one writer. A transaction that waits for a row of another database keeps recovery out of the file meanwhile. So set
 // a short time-out for locks there, such as innodb_lock_wait_timeout.
 func (l *Log) Resource(name string) *Resource {
