@@ -248,11 +248,20 @@ func (s *Statement) Build() (query string, args []any, err error) {
 	return s.text.String(), s.args, nil
 }
 
-// Exec runs the statement.
+// Exec runs the statement once. A *sql.DB would send a statement again after driver.ErrBadConn. In the simple protocol pgx 5.12 says that
+// also of a statement whose answer is lost. The second answer would say that nothing changed, although the first statement took effect.
 func (s *Statement) Exec(ctx context.Context, db DB) (sql.Result, error) {
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
+	}
+	if pool, is := db.(*sql.DB); is {
+		conn, err := pool.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close() //nolint:errcheck // back to the pool
+		db = conn          // which repeats nothing
 	}
 	return db.ExecContext(ctx, query, args...)
 }

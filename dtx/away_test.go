@@ -59,6 +59,33 @@ func hangs(t *testing.T) {
 	}
 }
 
+// busy: Recover does not wait for a pass in the background for longer than its ctx.
+func busy(t *testing.T) {
+	t.Parallel()
+	proxied, network := behind(t, postgres(t, "second"))
+	b := newBank(t, [2]place{postgres(t, "postgres"), proxied})
+	c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: time.Second, Settle: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network.Freeze()
+	for began := time.Now(); time.Since(began) < 2*time.Second; { // within a third of the lease a pass begins in the background, and hangs
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		asked := time.Now()
+		if _, err := c.Recover(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		cancel()
+		if took := time.Since(asked); took > 10*time.Second {
+			t.Errorf("Recover has taken %v", took)
+		}
+	}
+	network.Thaw()
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // hangingLog: while the log hangs, nothing of a coordinator waits for long.
 func hangingLog(t *testing.T) {
 	t.Parallel()

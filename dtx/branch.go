@@ -213,8 +213,11 @@ const savepoint = "SAVEPOINT pawl_dtx; "
 // log's own database stays open.
 func (b *branch) vote(ctx context.Context) (protocol.Kind, error) {
 	err := b.shut()
+	if err != nil { // nothing is sent
+		b.undo()
+		return protocol.VotedNo, err
+	}
 	switch {
-	case err != nil:
 	case b.log != nil:
 		return protocol.VotedReadOnly, nil // the decision is its commit
 	case b.readOnly:
@@ -270,7 +273,7 @@ func (b *branch) undo() {
 	b.release(err == nil)
 }
 
-// commit commits a branch in one phase.
+// commit commits a branch in one phase. Lost says that nobody knows whether the branch is committed, as after a COMMIT that a broken disk failed.
 func (b *branch) commit(ctx context.Context) (lost bool, err error) {
 	if err := b.shut(); err != nil {
 		b.undo()
@@ -280,12 +283,14 @@ func (b *branch) commit(ctx context.Context) (lost bool, err error) {
 	if b.dialect == dialect.PostgreSQL {
 		query = savepoint + query
 	}
-	if err = b.exec(ctx, query); err != nil && !b.unsure(err) {
+	err = b.exec(ctx, query)
+	lost = b.unsure(err) || dialect.Full(err)
+	if err != nil && !lost {
 		b.undo()
 		return false, err
 	}
 	b.release(err == nil)
-	return err != nil, err
+	return lost, err
 }
 
 // end ends a prepared branch, through its own connection if that is well.

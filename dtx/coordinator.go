@@ -43,7 +43,7 @@ type Coordinator struct {
 	status Status               // of recovery
 	met    map[string]time.Time // when a pass first saw a prepared branch
 
-	passing  sync.Mutex // held by a pass of recovery
+	passing  chan struct{} // has an element during a pass of recovery
 	seen     map[int64]sign
 	hindered bool // the last pass had the turn, and could not reach all databases
 
@@ -72,9 +72,12 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{log: log, opts: o, name: processName(), resources: make(map[string]*Resource), rows: make(map[int64]*row), seen: make(map[int64]sign), entering: make(chan struct{}, 1)}
+	c := &Coordinator{log: log, opts: o, name: processName(), resources: make(map[string]*Resource), rows: make(map[int64]*row), seen: make(map[int64]sign), entering: make(chan struct{}, 1), passing: make(chan struct{}, 1)}
 	for _, r := range resources {
 		if err := r.validate(); err != nil {
+			return nil, err
+		}
+		if err := c.log.owns(r); err != nil {
 			return nil, err
 		}
 		if c.resources[r.name] != nil {

@@ -48,12 +48,15 @@
 // repository compares this with an outbox, in a table. Where the second effect may follow later, package outbox is the better choice.
 // Package threephase lets a majority of agents finish what one log would hold up.
 //
-// A prepared branch holds back VACUUM in every database of its PostgreSQL server, as an old open transaction does. A replica of
-// MariaDB holds the rows of a prepared branch too. A dump that MariaDB takes meanwhile does not have the branch, so it cannot start a replica.
+// A prepared branch holds back VACUUM in its database of PostgreSQL, and in the catalogs that the databases of a server share. An old open
+// transaction does the same. A replica of MariaDB holds the rows of a prepared branch too. A dump that MariaDB takes meanwhile does not have the branch, so it cannot start a replica.
 //
 // The log must keep each commit that its database has acknowledged. A failover to an asynchronous replica, or an older backup, loses
 // decisions. Then delete all rows of the table with an id above 0 before any coordinator starts. Recovery thus takes no branch
 // for aborted, and leaves each to an operator. A log whose rows, or whose identity, are gone is noticed without that.
+//
+// Each database that takes part must keep what it has acknowledged, too. A failover to an asynchronous replica, or an older backup, loses
+// its half of transactions. Nothing notices that, because a branch that is gone counts as finished.
 //
 // A copy of the log's database has the same identity. Two copies must not be used with the same databases.
 package dtx

@@ -16,7 +16,9 @@ var (
 	ErrPending = errors.New("commit is decided and some branches follow")
 
 	// ErrInDoubt says that nobody knows yet whether the transaction commits: the log gave no answer. Recovery
-	// commits all branches or none. [Log.Committed] answers later, unless the transaction had only one branch.
+	// commits all branches or none. Only true is an answer of [Log.Committed] then: the record of a commit is deleted when all
+	// branches are committed. So put a unique key of your own into the transaction. The INSERT of a repeat waits for recovery, and
+	// fails if the key is there.
 	ErrInDoubt = errors.New("the outcome of the transaction is in doubt")
 )
 

@@ -71,6 +71,36 @@ func TestUnknownResources(t *testing.T) {
 	}
 }
 
+// TestForeignLog: the branch of a log commits together with the decision. So a branch of another log's database is refused, by New and by Run.
+func TestForeignLog(t *testing.T) {
+	t.Parallel()
+	_, log := fileLog(t, plain)
+	db, other := fileLog(t, plain)
+	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{log.Resource("mine"), other.Resource("other")}, nil); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
+	}
+	c, err := dtx.New(t.Context(), log, []*dtx.Resource{log.Resource("mine"), dtx.ReadOnly(other.Resource("other"))}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Run(t.Context(), nothing, other.Resource("other")); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	again, err := dtx.NewLog(dialect.SQLite, db, nil) // the same log once more
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = dtx.New(t.Context(), other, []*dtx.Resource{again.Resource("other")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCloseBesideRegister: Close waits for a transaction that is about to have a new row, and so deletes the row.
 func TestCloseBesideRegister(t *testing.T) {
 	t.Parallel()

@@ -175,3 +175,58 @@ func lateCommit(t *testing.T, second place) {
 	}
 	books.tidy(t)
 }
+
+// lostDecision: a decision is written, and its answer is lost. Before the coordinator learns that, recovery commits the branches and deletes the
+// record. In the simple protocol pgx says driver.ErrBadConn then, after which a pool sends a statement again. The second decision would change
+// nothing, because the row is fenced. So the caller would hear of an abort.
+func lostDecision(t *testing.T) {
+	t.Parallel()
+	direct := [2]place{postgres(t, "postgres"), postgres(t, "second")}
+	books := newBank(t, direct)
+	before := books.sums(t)
+	proxied, network := behind(t, direct[0])
+	proxied.Source += "&default_query_exec_mode=simple_protocol"
+	db, err := proxied.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	log, err := dtx.NewLog(proxied.Dialect, db, &dtx.LogOptions{Table: books.logTable()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := dtx.New(t.Context(), log, books.parts, &dtx.Options{Lease: time.Second, Settle: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := books.dbs[0].Begin() // which has the row that a decision locks
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit
+	if _, err := tx.Exec("UPDATE " + books.table + " SET fenced = fenced WHERE id > 0"); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- c.Run(t.Context(), books.move(0, 0, moves)) }()
+	until(t, "the server decides", func() bool {
+		return books.count(t, "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO "+`"`+books.table+"_decided%'") == 1
+	})
+	network.FreezeReplies()
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "commit is decided", func() bool { return books.records(t) == 1 })
+	books.coordinator(t)
+	until(t, "recovery commits", func() bool { return books.records(t) == 0 && books.prepared(t) == 0 })
+	network.Thaw() // which ends the connections
+	if err := <-result; !errors.Is(err, dtx.ErrInDoubt) {
+		t.Errorf("the transaction is committed, and the caller hears: %v", err)
+	}
+	if is := books.sums(t); is != [2]int{before[0] - moves, before[1] + moves} {
+		t.Errorf("%v, and before %v", is, before)
+	}
+	if err := c.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

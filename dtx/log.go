@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pawl-go/pawl"
@@ -133,26 +134,68 @@ func (l *Log) check(ctx context.Context) (identity int64, err error) {
 	return identity, nil
 }
 
-// CheckDurable returns an error that matches [pawl.ErrUnsupported], and names the setting, unless a commit is on disk when the
-// database acknowledges the commit. In SQLite the setting is of each connection: CheckDurable sees that of one.
-func CheckDurable(ctx context.Context, d dialect.Dialect, db dialect.DB) error {
-	type setting struct{ name, query, bad string }
-	settings := map[dialect.Dialect][]setting{
-		dialect.PostgreSQL: {{"synchronous_commit", "SELECT current_setting('synchronous_commit')", "off"}, {"fsync", "SELECT current_setting('fsync')", "off"}},
-		dialect.MySQL: {{"innodb_flush_log_at_trx_commit", "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)", "0"},
-			{"innodb_flush_log_at_trx_commit", "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)", "2"}},
-		dialect.SQLite: {{"synchronous", "PRAGMA synchronous", "0"}, {"synchronous", "PRAGMA synchronous", "1"}},
+// CheckDurable returns an error that matches [pawl.ErrUnsupported], and names the setting, unless a commit is on disk when the database
+// acknowledges the commit. Some settings are of each connection, as all of SQLite are: CheckDurable sees those of one. In SQLite each
+// attached database has to flush, too, because a branch may write there.
+func CheckDurable(ctx context.Context, d dialect.Dialect, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
 	}
-	for _, s := range settings[d] {
-		var is string
-		if err := dialect.New(d).Add(s.query).Scan(ctx, db, &is); err != nil {
+	defer conn.Close() //nolint:errcheck // back to the pool
+	settings := durable[d]
+	if d == dialect.SQLite {
+		if settings, err = durableFiles(ctx, conn); err != nil {
 			return err
 		}
-		if is == s.bad {
-			return fmt.Errorf("%w: the setting %s of %v is %s, so a crash would lose decisions", pawl.ErrUnsupported, s.name, d, is)
+	}
+	for _, s := range settings {
+		var is string
+		if err := dialect.New(d).Add(s.query).Scan(ctx, conn, &is); err != nil {
+			return err
+		}
+		if !slices.Contains(s.good, is) {
+			return fmt.Errorf("%w: the setting %s of %v is %q, so a crash would lose decisions: allowed are %q", pawl.ErrUnsupported, s.name, d, is, s.good)
 		}
 	}
 	return nil
+}
+
+type setting struct {
+	name, query string
+	good        []string
+}
+
+// durable are the settings of servers. With a binary log that is not flushed, InnoDB does not flush the commit either.
+var durable = map[dialect.Dialect][]setting{
+	dialect.PostgreSQL: {
+		{"synchronous_commit", "SELECT current_setting('synchronous_commit')", []string{"on", "local", "remote_write", "remote_apply"}},
+		{"fsync", "SELECT current_setting('fsync')", []string{"on"}},
+	},
+	dialect.MySQL: {
+		{"innodb_flush_log_at_trx_commit", "SELECT @@global.innodb_flush_log_at_trx_commit", []string{"1", "3"}},
+		{"sync_binlog", "SELECT IF(@@global.log_bin, @@global.sync_binlog, 1)", []string{"1"}},
+		{"autocommit", "SELECT @@autocommit", []string{"1"}},
+	},
+}
+
+// durableFiles returns the settings of a connection of SQLite. The mode of the journal of a database in memory is memory.
+func durableFiles(ctx context.Context, conn *sql.Conn) (all []setting, err error) {
+	rows, err := conn.QueryContext(ctx, "SELECT name FROM pragma_database_list WHERE name <> 'temp'")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		quoted := `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+		all = append(all, setting{name + ".journal_mode", "PRAGMA " + quoted + ".journal_mode", []string{"delete", "truncate", "persist", "wal"}},
+			setting{name + ".synchronous", "PRAGMA " + quoted + ".synchronous", []string{"2", "3"}})
+	}
+	return all, rows.Err()
 }
 
 func (l *Log) new() *dialect.Statement { return dialect.New(l.dialect) }

@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // otherProtocols: a branch that another protocol decides stays until it is finished, and no coordinator touches the branch.
@@ -65,16 +68,38 @@ func otherProtocols(t *testing.T) {
 	}
 }
 
-// TestFlushed: a log in a file whose connections do not flush is refused. Mode WAL does not flush by default.
+// TestFlushed: a log in a database of SQLite that does not flush is refused. Mode WAL does not flush by default. The other databases of
+// the connection have to flush, too.
 func TestFlushed(t *testing.T) {
 	t.Parallel()
-	for parameters, works := range map[string]bool{"": true, "&_pragma=journal_mode(wal)": false, "&_pragma=synchronous(off)": false, "&_pragma=journal_mode(wal)&_pragma=synchronous(full)": true} {
-		db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "log.db"))+"?_pragma=busy_timeout(20000)"+parameters)
+	dir := filepath.ToSlash(t.TempDir())
+	for i, c := range []struct{ source, prepare, refused string }{
+		{"file:?", "", ""},
+		{"file:?&_pragma=journal_mode(wal)", "", "main.synchronous"},
+		{"file:?&_pragma=synchronous(off)", "", "main.synchronous"},
+		{"file:?&_pragma=journal_mode(wal)&_pragma=synchronous(full)", "", ""},
+		{"file:?&_pragma=journal_mode(memory)", "", "main.journal_mode"},
+		{"file:?&_pragma=journal_mode(off)", "", "main.journal_mode"},
+		{":memory:", "", "main.journal_mode"},
+		{"file:?", "ATTACH '?' AS \"it's \"\"\"", ""},
+		{"file:?", "ATTACH '?' AS aux", ""},
+		{"file:?", "ATTACH '?' AS aux; PRAGMA aux.synchronous = off", "aux.synchronous"},
+		{"file:?", "ATTACH ':memory:' AS aux", "aux.journal_mode"},
+	} {
+		db, err := sql.Open("sqlite3", strings.Replace(c.source, "?", fmt.Sprint(dir, "/log", i, "?_pragma=busy_timeout(20000)"), 1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer db.Close()
-		log, err := dtx.NewLog(dialect.SQLite, db, nil)
+		db.SetMaxOpenConns(1) // a database is attached to a connection
+		if _, err := db.Exec(strings.Replace(c.prepare, "?", fmt.Sprint(dir, "/aux", i), 1)); err != nil {
+			t.Fatal(err)
+		}
+		opts := &dtx.LogOptions{}
+		if strings.HasPrefix(c.refused, "aux.") {
+			opts.Table = "aux.pawl_dtx"
+		}
+		log, err := dtx.NewLog(dialect.SQLite, db, opts)
 		if err == nil {
 			err = log.Migrate(t.Context())
 		}
@@ -82,8 +107,33 @@ func TestFlushed(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = log.Check(t.Context())
-		if works != (err == nil) || !works && (!errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "the setting synchronous of SQLite")) {
-			t.Errorf("%q: %v", parameters, err)
+		if (c.refused == "") != (err == nil) || err != nil && (!errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "the setting "+c.refused+" of SQLite")) {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
+}
+
+// TestBinaryLog: InnoDB does not flush a commit whose binary log is not flushed. A database that only reads has nothing to flush.
+func TestBinaryLog(t *testing.T) {
+	t.Parallel()
+	server := testservers.MariaDB(t, "--log-bin", "--sync-binlog=0")
+	db := testservers.MariaDBPool(t, server.Addr)
+	refused := func(db *sql.DB, setting string) {
+		t.Helper()
+		err := dtx.MySQL("bank", db).Check(t.Context())
+		if !errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "the setting "+setting+" of MySQL") {
+			t.Error(err)
+		}
+		if err := dtx.ReadOnly(dtx.MySQL("bank", db)).Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	refused(db, "sync_binlog")
+	if _, err := db.Exec("SET GLOBAL sync_binlog = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := dtx.MySQL("bank", db).Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	refused(testservers.MariaDBPool(t, server.Addr, func(c *mysql.Config) { c.Params = map[string]string{"autocommit": "0"} }), "autocommit")
 }

@@ -236,14 +236,14 @@ func (l *Log) beating(ctx context.Context) (beats map[int64]int64, fenced []int6
 	return beats, fenced, rows.Err()
 }
 
-// unregister deletes a coordinator's row: nothing of its transactions is prepared, and none begins.
+// unregister deletes a coordinator's row: nothing of its transactions is prepared, and none begins. A row that has to stay needs no beats.
 func (l *Log) unregister(ctx context.Context, id int64) error {
 	for _, table := range []dialect.Table{l.rows, l.beats} {
 		s := l.new().Add("DELETE FROM ").Table(table.Name).Add(" WHERE id = ").Value(id)
 		if table.Name == l.rows.Name {
 			s.Add(" AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM ").Table(l.decided.Name).Add(" WHERE coordinator = ").Value(id).Add(")")
 		}
-		if n, err := l.repeat(ctx, s); err != nil || n == 0 {
+		if _, err := l.repeat(ctx, s); err != nil {
 			return err
 		}
 	}

@@ -35,8 +35,12 @@ func (c *Coordinator) Recover(ctx context.Context) (Report, error) { return c.re
 
 // recover is Recover. A pass that yields leaves other coordinators to other processes, if the pass before could not reach all databases.
 func (c *Coordinator) recover(ctx context.Context, yields bool) (Report, error) {
-	c.passing.Lock()
-	defer c.passing.Unlock()
+	select {
+	case c.passing <- struct{}{}:
+		defer func() { <-c.passing }()
+	case <-ctx.Done():
+		return Report{}, failed("recover", context.Cause(ctx))
+	}
 	others, unlock := false, func() {}
 	if !yields || !c.hindered {
 		others, unlock = c.turn(ctx)

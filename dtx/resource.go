@@ -38,6 +38,8 @@ func MySQL(name string, db *sql.DB) *Resource {
 // Resource returns the log's own database as a resource; see [PostgreSQL] for the name. The branch there is committed together with the
 // decision, in one local transaction. So that database need not be able to prepare. One such resource may be in a transaction.
 //
+// SQLite commits to several attached files together only while none is in mode WAL. Else a branch writes only to the file that has the log.
+//
 // A file of SQLite has one writer. A transaction that waits for a row of another database keeps recovery out of the file meanwhile. So set
 // a short time-out for locks there, such as innodb_lock_wait_timeout.
 func (l *Log) Resource(name string) *Resource {
@@ -73,12 +75,23 @@ func (r *Resource) validate() error {
 	return nil
 }
 
+// owns returns an error if the resource is of another log, whose database does not have the records of this one.
+func (l *Log) owns(r *Resource) error {
+	if r.log != nil && r.db != l.db {
+		return fmt.Errorf("dtx: %w: the resource %s is the database of another log", pawl.ErrInvalid, r.name)
+	}
+	return nil
+}
+
 // Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change.
 func (r *Resource) Check(ctx context.Context) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
-	err := CheckDurable(ctx, r.dialect, r.db)
+	err := r.db.PingContext(ctx)
+	if err == nil && !r.readOnly { // else there is nothing to keep
+		err = CheckDurable(ctx, r.dialect, r.db)
+	}
 	if err == nil && r.prepares() {
 		if r.dialect == dialect.PostgreSQL {
 			err = r.checkSlots(ctx)

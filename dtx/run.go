@@ -39,15 +39,15 @@ func (t *Tx) On(r *Resource) dialect.DB {
 // returns nil. If fn returns an error or panics, all are rolled back.
 //
 // The error matches [ErrAborted], [ErrPending] or [ErrInDoubt], and [Error] tells the ID. If ctx ends before the
-// decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. After the decision, Run
-// waits for Options.Settle at most, whether or not ctx has ended.
+// decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. From the moment that
+// Run asks the log for the decision, Run takes up to three times Options.Settle, whether or not ctx has ended.
 //
 // Run refuses a resource that can be prepared, where New has the name as read-only or as the log's. That is so in a transaction of that resource alone, too.
 //
 // Only fn may use the branches. Fn must not end a branch by a statement such as COMMIT, and must close the rows of its queries. MySQL and MariaDB
 // commit before a statement that changes a table's definition, such as CREATE TABLE. Such a statement fails in a branch, and the transaction aborts.
-// A stored procedure, an EXECUTE, a compound statement or a second statement in one text may hide the statement. Then a branch that is not prepared commits early, and
-// nobody notices: the branch of [Log.Resource], and the only branch that writes.
+// A stored procedure, an EXECUTE, a compound statement or a second statement in one text may hide the statement. Then a branch of PostgreSQL commits early, and so
+// does a branch that is not prepared, also if the transaction aborts. Not prepared are the branch of [Log.Resource] and the only branch that writes.
 func (c *Coordinator) Run(ctx context.Context, fn func(ctx context.Context, tx *Tx) error, resources ...*Resource) error {
 	resources, err := c.choose(resources)
 	if err != nil {
@@ -96,6 +96,9 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 	locals := 0
 	for i, r := range resources {
 		known := c.resources[r.name]
+		if err := c.log.owns(r); err != nil {
+			return nil, err
+		}
 		switch {
 		case known == nil || known.db != r.db:
 			return nil, fmt.Errorf("dtx: %w: the coordinator does not know the resource %s", pawl.ErrInvalid, r.name)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
@@ -29,11 +30,14 @@ func TestDatabases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("late prepare", latePrepare)
+	t.Run("lost decision", lostDecision)
+	t.Run("doomed", doomed)
 	for name, second := range map[string]place{"PostgreSQL": postgres(t, "second"), "MariaDB": mariadb(t)} {
 		t.Run("late commit beside "+name, func(t *testing.T) { lateCommit(t, second) })
 	}
 	t.Run("other protocols", otherProtocols)
 	t.Run("hangs", hangs)
+	t.Run("busy", busy)
 	t.Run("hanging log", hangingLog)
 	t.Run("small pool", smallPool)
 	t.Run("exhausted", exhausted)
@@ -248,6 +252,31 @@ func (b *bank) failures(t *testing.T) {
 		t.Errorf("after a panic: %v, not %v", is, before)
 	}
 	b.tidy(t)
+}
+
+// doomed: nothing was asked to prepare a branch that cannot be committed. So the coordinator keeps no row in the log for that branch.
+func doomed(t *testing.T) {
+	t.Parallel()
+	for name, places := range map[string][2]place{"PostgreSQL": {postgres(t, "postgres"), postgres(t, "second")}, "MariaDB": {mariadb(t), mariadb(t)}} {
+		b := newBank(t, places)
+		c, err := dtx.New(t.Context(), b.log, b.parts, &dtx.Options{Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.Run(t.Context(), func(ctx context.Context, tx *dtx.Tx) error {
+			tx.On(b.parts[1]).ExecContext(ctx, "BEGIN") //nolint:errcheck // that is the test
+			return nil
+		})
+		if !errors.Is(err, dtx.ErrAborted) || !errors.Is(err, pawl.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if rows, beats := b.count(t, b.table+" WHERE id > 0"), b.count(t, b.table+"_beats"); rows+beats > 0 {
+			t.Errorf("%s: after Close the log has %d coordinators and the beats of %d", name, rows, beats)
+		}
+	}
 }
 
 // implicitCommits: a statement before which MariaDB commits fails in each kind of branch, and so the branch is rolled back. A caller that does not look

@@ -1,8 +1,12 @@
 package threephase
 
 import (
+	"context"
+	"database/sql"
 	"time"
 
+	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/dtx/threephase/internal/protocol"
 )
 
@@ -10,5 +14,15 @@ import (
 func SetStored(f func(id ID, state State, elections int, known time.Duration)) {
 	stored = func(id ID, r protocol.Record, began time.Time) {
 		f(id, State(r.Phase), int(r.Elected), time.Since(began))
+	}
+}
+
+// Files would take long, and a process of a test never loses its memory alone.
+func init() {
+	checkDurable = func(ctx context.Context, d dialect.Dialect, db *sql.DB) error {
+		if d == dialect.SQLite {
+			return nil
+		}
+		return dtx.CheckDurable(ctx, d, db)
 	}
 }

@@ -172,6 +172,9 @@ func (a *Agent) receive(ctx context.Context, e envelope) (done bool, err error) 
 		return false, err
 	}
 	t, over, err := a.find(id, e.Kind)
+	if err == nil && t == nil && !over && m.Kind == protocol.Commit {
+		return a.lacks(id)
+	}
 	if err != nil || t == nil {
 		return over, err
 	}
@@ -198,6 +201,18 @@ func (a *Agent) receive(ctx context.Context, e envelope) (done bool, err error) 
 	case <-a.ctx.Done():
 	}
 	return false, nil
+}
+
+// lacks reports whether this agent has no work of a transaction that is committed, and that its log does not have. A commit needs the votes
+// of all agents, so this agent has voted yes, and has lost its log. The work is prepared until an operator has decided.
+func (a *Agent) lacks(id ID) (bool, error) {
+	if a.handler == nil {
+		return true, nil
+	}
+	ctx, cancel := a.within()
+	defer cancel()
+	prepared, err := a.handler.Prepared(ctx)
+	return err == nil && !slices.Contains(prepared, id), err
 }
 
 // find returns the transaction of a message. Over says that the transaction is over and forgotten.

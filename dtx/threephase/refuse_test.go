@@ -174,15 +174,7 @@ func TestLostLog(t *testing.T) {
 		g.kill("stock")
 		err := <-result
 		id := prepared()[0]
-		for _, query := range []string{"DELETE FROM pawl_3pc", "DELETE FROM pawl_3pc_agents"} {
-			if _, err := g.dbs["stock"].Exec(query); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := g.logs["stock"].Migrate(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		g.start("stock")
+		g.startAnew("stock")
 		g.until("the work is reported", func() bool { return len(g.agents["stock"].Status().Unknown) == 1 })
 		all, listed := g.logs["stock"].Transactions(t.Context(), g.ledgers["stock"])
 		if listed != nil || len(all) != 1 || all[0].ID != id || all[0].State != threephase.Unknown {
@@ -214,6 +206,76 @@ func TestLostLog(t *testing.T) {
 			t.Error("split")
 		}
 		g.until("a transaction commits", func() bool { _, err := g.agents["stock"].Commit(t.Context(), work); return err == nil })
+	})
+}
+
+// startAnew starts an agent with a new log.
+func (g *group) startAnew(name string) {
+	g.t.Helper()
+	for _, query := range []string{"DELETE FROM pawl_3pc", "DELETE FROM pawl_3pc_agents"} {
+		if _, err := g.dbs[name].Exec(query); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	if err := g.logs[name].Migrate(g.t.Context()); err != nil {
+		g.t.Fatal(err)
+	}
+	g.start(name)
+}
+
+// TestLostVote: an agent has voted yes, and loses its log while the others commit. The others tell the decision until an operator has decided the
+// agent's prepared work. Then all logs forget the transaction.
+func TestLostVote(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		result := make(chan error, 1)
+		go func() { _, err := g.agents["bank"].Commit(t.Context(), work); result <- err }()
+		bank := func() threephase.Transaction {
+			all, err := g.logs["bank"].Transactions(t.Context(), nil)
+			if err != nil || len(all) != 1 {
+				return threephase.Transaction{}
+			}
+			return all[0]
+		}
+		for bank().State != threephase.PreCommitted {
+			time.Sleep(time.Millisecond / 10)
+		}
+		g.net.split([]string{"stock"})
+		if err := <-result; !errors.Is(err, dtx.ErrPending) || bank().State != threephase.Committed {
+			t.Errorf("%v, %+v", err, bank())
+		}
+		g.kill("stock")
+		g.net.split(nil)
+		g.startAnew("stock")
+		for _, name := range []string{"bank", "witness"} {
+			if err := g.logs[name].Trust(t.Context(), "stock"); err != nil {
+				t.Error(err)
+			}
+		}
+		told := func() (n int) {
+			g.net.mu.Lock()
+			defer g.net.mu.Unlock()
+			for _, s := range g.net.sent {
+				if s.to == "stock" && strings.Contains(string(s.body), `"kind":10`) { // Commit
+					n++
+				}
+			}
+			return n
+		}
+		before := told()
+		g.until("the decision is told again", func() bool { return told() >= before+3 })
+		if unknown := g.agents["stock"].Status().Unknown; len(unknown) != 1 || bank().State != threephase.Committed {
+			t.Errorf("%v, %+v", unknown, bank())
+		}
+		if err := g.logs["stock"].Resolve(t.Context(), bank().ID, true, "the bank says so"); err != nil {
+			t.Error(err)
+		}
+		g.until("all is forgotten", g.quiet)
+		if g.splits() > 0 || g.ledgers["stock"].commits() != 1 {
+			t.Error("split")
+		}
 	})
 }
 

@@ -86,12 +86,22 @@ func (r register) update(ctx context.Context, was string, v int64, column, compa
 	case dialect.SQLite:
 		err = r.execSQLite(ctx, s.Add(" RETURNING n"), &n)
 	default:
-		err = s.Add(" RETURNING n").Scan(ctx, r.db, &n)
+		err = r.scanOnce(ctx, s.Add(" RETURNING n"), &n)
 	}
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, false, nil
 	}
 	return n, err == nil, err
+}
+
+// scanOnce sends the statement once. A pool would send it again after some answers that are lost, and find its own version.
+func (r register) scanOnce(ctx context.Context, s *dialect.Statement, n *int64) error {
+	conn, err := r.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // back to the pool
+	return s.Scan(ctx, conn, n)
 }
 
 // execMySQL takes the number from the answer, because MariaDB has no UPDATE that returns rows.
