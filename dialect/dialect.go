@@ -249,13 +249,14 @@ func (s *Statement) Build() (query string, args []any, err error) {
 }
 
 // Exec runs the statement once. A *sql.DB would send a statement again after driver.ErrBadConn. In the simple protocol pgx 5.12 says that
-// also of a statement whose answer is lost. The second answer would say that nothing changed, although the first statement took effect.
+// also of a statement whose answer is lost. The second answer would say that nothing changed, although the first statement took effect. The
+// drivers of the other databases say that only of a statement that was not sent.
 func (s *Statement) Exec(ctx context.Context, db DB) (sql.Result, error) {
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
 	}
-	if pool, is := db.(*sql.DB); is {
+	if pool, is := db.(*sql.DB); is && s.dialect == PostgreSQL {
 		conn, err := pool.Conn(ctx)
 		if err != nil {
 			return nil, err
