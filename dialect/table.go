@@ -332,3 +332,11 @@ func Seconds(d Dialect) string {
 	}
 	return "CAST(strftime('%s', 'now') AS INTEGER)"
 }
+
+// StatementSeconds is [Seconds] at the start of the statement. PostgreSQL uses no index for a time that goes on while a statement runs.
+func StatementSeconds(d Dialect) string {
+	if d == PostgreSQL {
+		return "floor(extract(epoch FROM statement_timestamp()))::bigint"
+	}
+	return Seconds(d)
+}

@@ -147,7 +147,7 @@ func (c *cleaner) delete(ctx context.Context, state State, seqs []int64) (int, e
 	}
 	result, waited, err := t.repeat(ctx, c.db, query, args)
 	switch {
-	case waited:
+	case waited || err != nil && ctx.Err() != nil: // SQLite locks the file and no rows
 		return 0, fmt.Errorf("message with the number %d: %w, or a DELETE takes too long: %w", seqs[0], errLocked, err)
 	case err != nil:
 		return 0, fmt.Errorf("message with the number %d: %w", seqs[0], err)

@@ -208,3 +208,34 @@ func TestAnErrorOfTheRepeatsStopsNoSending(t *testing.T) {
 		}
 	}
 }
+
+// Another connection has the file of SQLite for longer than a DELETE may take. The cleaning tells of that, also where the connection itself waits for nothing.
+func TestACleaningThatNeverGetsTheFile(t *testing.T) {
+	t.Parallel()
+	c, _ := confirmed(t, dialect.SQLite, 1)
+	var file string
+	if err := c.db.QueryRow("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&file); err != nil {
+		t.Fatal(err)
+	}
+	other, err := c.db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close() //nolint:errcheck // nothing is lost
+	db, err := sql.Open("sqlite3", "file:"+file+"?_pragma=busy_timeout(0)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // nothing is lost
+	told := ""
+	c.db, c.opts.OnError = db, func(err error) { told = err.Error() }
+	for _, l := range c.looks {
+		l.deleter.Bound = 100 * time.Millisecond
+	}
+	if _, err := other.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	if c.round(t.Context(), time.Now()); !strings.Contains(told, "a DELETE takes too long") {
+		t.Errorf("told: %q", told)
+	}
+}

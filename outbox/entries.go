@@ -93,7 +93,7 @@ func (t *Table) upTo(ctx context.Context, db *sql.DB, s *dialect.Statement, limi
 		if n, read = n+1, read+e.weight; read < bytes {
 			return nil
 		}
-		// A driver receives the rows that are left, unless ctx has ended. To connect again takes less time than many large rows.
+		// Close waits for the rows that are left, unless ctx has ended. To connect again takes less time than many large rows.
 		if t.dialect != dialect.SQLite && (limit-n)*(read/n) > bytes {
 			stop()
 		}

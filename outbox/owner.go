@@ -248,6 +248,7 @@ func (o *owner) readPage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	o.plan.pages.learn(p.entries)
 	if earlier, err := o.behind(ctx, p); err != nil || o.plan.missed(earlier) {
 		return err
 	}

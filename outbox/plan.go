@@ -32,7 +32,8 @@ type plan struct {
 	lowest  int64                // number of the first message that was left out
 	pos     int64                // the pass has read the table up to this number
 	newest  int64                // largest number that was seen
-	mean    int                  // bytes of a message of the last page
+	pages   mean                 // of the last page
+	repeats mean                 // of the last repeats
 	marks   []mark               // the newest number at a time
 }
 
@@ -133,7 +134,7 @@ func (p *plan) free() (n, bytes int) {
 	if n < p.room/2 || bytes < p.maxBytes/4 {
 		return 0, 0
 	}
-	return max(1, min(n, bytes/(p.mean+1))), bytes
+	return p.pages.limit(n, bytes), bytes
 }
 
 // arrivals returns the keys of which a page brings a message. Before add, the owner asks the table for the numbers of
@@ -184,7 +185,6 @@ func (p *plan) leaves(lane string) bool {
 
 // add takes a page, which the table gave in the order of seq.
 func (p *plan) add(page []Entry) {
-	p.sized(page)
 	for _, e := range page {
 		p.pos, p.newest = max(p.pos, e.seq), max(p.newest, e.seq)
 		lane := e.lane()
@@ -201,16 +201,21 @@ func (p *plan) add(page []Entry) {
 	}
 }
 
-// sized keeps the mean size of a page.
-func (p *plan) sized(page []Entry) {
+// mean is how many bytes a message of a page has.
+type mean int
+
+func (m *mean) learn(page []Entry) {
 	sum := 0
 	for _, e := range page {
 		sum += e.weight
 	}
 	if len(page) > 0 {
-		p.mean = sum / len(page)
+		*m = mean(sum / len(page))
 	}
 }
+
+// limit is how many messages of that size have so many bytes, between 1 and n.
+func (m mean) limit(n, bytes int) int { return max(1, min(n, bytes/(int(m)+1))) }
 
 func (p *plan) insert(r *row) {
 	at, _ := slices.BinarySearchFunc(p.rows, r.seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })

@@ -437,3 +437,21 @@ func TestWatch(t *testing.T) {
 		t.Errorf("floor %d, and nobody has asked for what became visible behind 70", w.floor)
 	}
 }
+
+// A page is as large as the last page lets expect, also when no message is in memory. Repeats may have another size.
+func TestSizeOfAPage(t *testing.T) {
+	p := newPlan(64, 4<<20, false, time.Second)
+	if n, _ := p.free(); n != 256 {
+		t.Errorf("%d of the first page", n)
+	}
+	p.pages.learn([]Entry{{weight: 1 << 20}, {weight: 1 << 20}})
+	p.repeats.learn([]Entry{{weight: 10}})
+	if n, _ := p.free(); n != 3 || p.repeats.limit(16, 1<<20) != 16 {
+		t.Errorf("%d of a page, %d repeats", n, p.repeats.limit(16, 1<<20))
+	}
+	p.pages.learn(nil)
+	p.repeats.learn([]Entry{{weight: 8 << 20}})
+	if n, _ := p.free(); n != 3 || p.repeats.limit(16, 1<<20) != 1 {
+		t.Errorf("%d of a page, %d repeats", n, p.repeats.limit(16, 1<<20))
+	}
+}

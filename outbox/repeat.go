@@ -25,13 +25,14 @@ func (o *owner) readDue(ctx context.Context, now time.Time) error {
 		}
 	}
 	bytes := max(1, min(o.plan.maxBytes/4, o.plan.maxBytes-o.plan.bytes))
-	limit := max(1, min(o.opts.Window/4, bytes/(o.plan.mean+1)))
+	limit := o.plan.repeats.limit(o.opts.Window/4, bytes)
 	began, seldom := time.Now(), max(o.opts.Poll, min(o.opts.Resend/4, o.opts.Rescan))
 	page, more, err := o.table.due(ctx, o.db, o.part, limit, bytes, o.opts.Resend, without)
 	if err != nil { // a question that fails late delays new messages, by a fifth at most
 		o.repeats = time.Now().Add(max(seldom, 5*time.Second, 4*time.Since(began)))
 		return failed("read messages that are not done", err)
 	}
+	o.plan.repeats.learn(page)
 	o.plan.repeat(page)
 	if o.repeats = now.Add(o.opts.Poll); !more {
 		o.repeats = now.Add(seldom)
@@ -56,7 +57,6 @@ func (t *Table) due(ctx context.Context, db *sql.DB, part, limit, bytes int, res
 // are sent in their order, and before its pending messages. A dead message does not stop repeats, and neither does a message that was
 // dead, is pending again and waits after a failure.
 func (p *plan) repeat(page []Entry) {
-	p.sized(page)
 	for _, e := range page {
 		if p.known[e.seq] == nil {
 			p.insert(&row{Entry: e, again: true})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,22 +21,8 @@ import (
 // first of a minute.
 func cleaned(t *testing.T, minutes int, trigger string) (left int, refused error) {
 	t.Helper()
-	db, err := sql.Open("pgx", testservers.PostgresURL(testservers.Postgres(t).Addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
-	box, err := outbox.New(dialect.PostgreSQL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := New(dialect.PostgreSQL, db, box, &Options{Table: "half", Timeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c := newCoordinator(t, dialect.PostgreSQL, "pgx", testservers.PostgresURL(testservers.Postgres(t).Addr))
+	db := c.db
 	for _, query := range []string{
 		"INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) SELECT 'h' || 1000 + n, 'shop', 1, 0, 0, 0, 0, '[]', '' FROM generate_series(1, 1000) AS n",
 		"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN " + trigger + " RETURN NULL; END'",
@@ -127,6 +114,86 @@ func TestCleanReadsNoYoungHalfMessages(t *testing.T) {
 	if read > young/10 || left != young {
 		t.Errorf("%d rows were read, %d half messages are left", read, left)
 	}
+}
+
+// The same on PostgreSQL, which uses no index for a time that goes on.
+func TestCleanFindsOldHalfMessagesByTheIndex(t *testing.T) {
+	t.Parallel()
+	c := newCoordinator(t, dialect.PostgreSQL, "pgx", testservers.PostgresURL(testservers.Postgres(t).Addr))
+	insert := "INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) "
+	for _, query := range []string{
+		insert + "SELECT 'young' || n, 'shop', 1, 0, extract(epoch FROM now()) + 10, 0, extract(epoch FROM now()), '[]', '' FROM generate_series(1, 5000) AS n",
+		insert + "SELECT 'old' || n, 'shop', 1, 0, 10, 0, 0, '[]', '' FROM generate_series(1, 20) AS n",
+		"ANALYZE half",
+	} {
+		if _, err := c.db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	query, args, err := (&run{Coordinator: c}).find(&walk{state: Submitted}).Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := c.db.QueryContext(t.Context(), "EXPLAIN (ANALYZE) "+query, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	plan := ""
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		plan += line + "\n"
+	}
+	if !regexp.MustCompile("Index Cond: .*due <= ").MatchString(plan) {
+		t.Error(plan)
+	}
+}
+
+// A walk that cannot read begins anew in the next minute. Half messages that had been refused, or whose submission came late, lay before it for ever.
+func TestAWalkThatFailsBeginsAnew(t *testing.T) {
+	t.Parallel()
+	c := newCoordinator(t, dialect.SQLite, "sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")))
+	if _, err := c.db.Exec("INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) VALUES ('h', 'shop', 1, 0, 10, 0, 0, x'5b5d', '')"); err != nil {
+		t.Fatal(err)
+	}
+	r, deleter, w := &run{Coordinator: c}, batches.Deleter{Bound: time.Minute}, walk{state: Submitted, last: place{100, "x"}}
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	if err := r.removeOld(ended, &deleter, &w); err == nil {
+		t.Error("a ctx that has ended is no error")
+	}
+	left := -1
+	if err := r.removeOld(t.Context(), &deleter, &w); err != nil {
+		t.Error(err)
+	}
+	if err := c.db.QueryRow("SELECT COUNT(*) FROM half").Scan(&left); err != nil || left != 0 {
+		t.Error(left, err)
+	}
+}
+
+// newCoordinator returns a coordinator whose table "half" is empty.
+func newCoordinator(t *testing.T, d dialect.Dialect, driver, source string) *Coordinator {
+	t.Helper()
+	db, err := sql.Open(driver, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // nothing is lost
+	box, err := outbox.New(d, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(d, db, box, &Options{Table: "half", Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // rowsRead is how many rows statements of the only connection of MariaDB have read.

@@ -173,6 +173,7 @@ func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, w *walk) 
 	for {
 		places, err := r.old(ctx, w)
 		if err != nil {
+			w.last = place{} // because nothing is known of what lies behind
 			return err
 		}
 		old := make([]string, len(places))
@@ -209,11 +210,7 @@ func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, w *walk) 
 func (r *run) old(ctx context.Context, w *walk) (all []place, err error) {
 	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
 	defer stop()
-	s := r.new().Add("SELECT due, id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(w.state)).Add(" AND due >= ").Value(w.last.due).
-		Add(" AND due <= ", r.now(), " - ").Value(seconds(r.opts.Retention)-seconds(r.opts.Timeout)-seconds(r.opts.MaxWait)).
-		Add(" AND (due > ").Value(w.last.due).Add(" OR id > ").Value(w.last.id).Add(") AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).
-		Add(" ORDER BY due, id LIMIT ").Value(mostRemoved)
-	query, args, err := s.Build()
+	query, args, err := r.find(w).Build()
 	if err != nil {
 		return nil, err
 	}
@@ -230,6 +227,13 @@ func (r *run) old(ctx context.Context, w *walk) (all []place, err error) {
 		all = append(all, at)
 	}
 	return all, rows.Err()
+}
+
+func (r *run) find(w *walk) *dialect.Statement {
+	return r.new().Add("SELECT due, id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(w.state)).Add(" AND due >= ").Value(w.last.due).
+		Add(" AND due <= ", dialect.StatementSeconds(r.dialect), " - ").Value(seconds(r.opts.Retention)-seconds(r.opts.Timeout)-seconds(r.opts.MaxWait)).
+		Add(" AND (due > ").Value(w.last.due).Add(" OR id > ").Value(w.last.id).Add(") AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).
+		Add(" ORDER BY due, id LIMIT ").Value(mostRemoved)
 }
 
 // free returns how many questions may begin, and the producers that get none now.
