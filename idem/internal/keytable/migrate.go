@@ -82,6 +82,11 @@ func (t Table) Sweep(ctx context.Context, db *sql.DB, limit int) (n int, err err
 }
 
 func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
+	if t.Dialect == dialect.SQLite { // a sweeper with nothing to delete is no writer, and waits for none
+		if names, err := t.expired(ctx, db, 1); err != nil || len(names) == 0 {
+			return 0, err
+		}
+	}
 	// READ COMMITTED, so that MySQL locks no gaps; the others need no transaction of their own.
 	tx, err := db.BeginTx(ctx, map[bool]*sql.TxOptions{true: {Isolation: sql.LevelReadCommitted}}[t.Dialect != dialect.SQLite])
 	if err != nil {
@@ -130,12 +135,12 @@ func (t Table) find(limit int) *dialect.Statement {
 }
 
 // expired returns the names of expired keys.
-func (t Table) expired(ctx context.Context, tx *sql.Tx, limit int) (names []string, err error) {
+func (t Table) expired(ctx context.Context, db dialect.DB, limit int) (names []string, err error) {
 	query, args, err := t.find(limit).Build()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := tx.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
