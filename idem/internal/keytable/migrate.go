@@ -117,17 +117,9 @@ func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	return int(swept), tx.Commit()
 }
 
-// start is the time at which the statement or the transaction began: PostgreSQL uses no index for a time
-// that goes on.
-var start = map[dialect.Dialect]string{
-	dialect.PostgreSQL: "floor(extract(epoch FROM now()))::bigint",
-	dialect.MySQL:      dialect.Seconds(dialect.MySQL),
-	dialect.SQLite:     dialect.Seconds(dialect.SQLite),
-}
-
 // find returns the statement that finds expired keys that no other transaction has locked.
 func (t Table) find(limit int) *dialect.Statement {
-	s := t.new().Add("SELECT name FROM ").Table(t.table.Name).Add(" WHERE expires <= ", start[t.Dialect], " LIMIT ").Value(limit)
+	s := t.new().Add("SELECT name FROM ").Table(t.table.Name).Add(" WHERE expires <= ", dialect.StatementSeconds(t.Dialect), " LIMIT ").Value(limit)
 	if t.Dialect != dialect.SQLite { // which has one writer
 		s.Add(" FOR UPDATE SKIP LOCKED")
 	}
