@@ -129,10 +129,12 @@ func (t *Table) Check(ctx context.Context, db *sql.DB) error {
 func (t *Table) check(ctx context.Context, db *sql.DB) error {
 	shape := t.parts.Check(ctx, db, t.dialect)
 	if shape == nil {
-		if err := t.checkFormat(ctx, db); err != nil {
-			return err
+		shape = t.checkFormat(ctx, db)
+	}
+	if shape == nil || errors.Is(shape, dialect.ErrMissing) { // Migrate must not make an index of another program's table
+		if messages := t.messages.Check(ctx, db, t.dialect); shape == nil || errors.Is(messages, dialect.ErrShape) {
+			shape = messages
 		}
-		shape = t.messages.Check(ctx, db, t.dialect)
 	}
 	if errors.Is(shape, dialect.ErrShape) {
 		return fmt.Errorf("%w: %w", pawl.ErrMismatch, shape)
