@@ -116,7 +116,8 @@ func (t *Table) update(s *dialect.Statement, by string) *dialect.Statement {
 
 // Migrate makes the tables if they are missing. Several programs may do so at the same time. Tables of
 // another format or shape are refused with an error that matches [pawl.ErrMismatch], and are left as they are. Migrate does not
-// see that somebody has dropped an index. Without the unique index the table takes an ID twice.
+// see that somebody has dropped an index. Without the unique index the table takes an ID twice. A user who may not make tables cannot add a missing
+// row, as after a copy of the schema alone. Run the statements of Schema as the owner then.
 func (t *Table) Migrate(ctx context.Context, db *sql.DB) error {
 	return failed("migrate", dialect.Migrate(ctx, db, t.Schema(), func(ctx context.Context) error { return t.check(ctx, db) }))
 }
