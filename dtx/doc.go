@@ -58,5 +58,8 @@
 // Each database that takes part must keep what it has acknowledged, too. A failover to an asynchronous replica, or an older backup, loses
 // its half of transactions. Nothing notices that, because a branch that is gone counts as finished.
 //
+// A server of MySQL or MariaDB that becomes read-only at a switchover keeps its connections. Call SetConnMaxLifetime of your *sql.DB with 30 s or
+// so: else a coordinator stays there, and each decision and each recovery fails.
+//
 // A copy of the log's database has the same identity. Two copies must not be used with the same databases.
 package dtx
