@@ -37,7 +37,7 @@ func (c *Client) checkMinHold(what string, hold time.Duration, none string) erro
 //
 // Keep fails with [ErrUnsupported] on a store that keeps no sessions for so long. For a lease that
 // has ended, Keep fails with the error of [Lease.Err]. After [ErrUnavailable] the name may stay
-// taken.
+// taken, as with [LockOptions].MinHold.
 func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
 	if err := l.keepFor(ctx, d, func() error { return nil }); err != nil {
 		return l.lock.failed(err)
@@ -119,18 +119,31 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 		err = then()
 	}
 	if err != nil {
-		closing := context.WithoutCancel(ctx)
-		c.tasks.Go(func() {
-			whole, stop := context.WithTimeout(closing, c.opts.RequestTimeout)
-			defer stop()
-			bound, cancel := linger(whole, c.life)
-			defer cancel()
-			s.Close(bound) //nolint:errcheck // it ends by itself
-		})
+		c.tasks.Go(func() { c.giveBack(context.WithoutCancel(ctx), s, &stays, hold) })
 		return fmt.Errorf("minimum hold: %w", err)
 	}
 	ended, end := context.WithCancel(ctx)
 	end()
 	s.Close(ended) //nolint:errcheck // only the local part is freed
 	return nil
+}
+
+// giveBack ends a minimum hold whose call has failed. Else the client itself would wait behind that hold with its next session. If the
+// session cannot be closed, giveBack evicts the claim. An eviction needs no session, and may be repeated when the store is back.
+func (c *Client) giveBack(ctx context.Context, s engine.Session, stays *engine.Claim, hold time.Duration) {
+	began := time.Now()
+	whole, stop := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer stop()
+	bound, cancel := linger(whole, c.life)
+	defer cancel()
+	if s.Close(bound) == nil {
+		return
+	}
+	c.Retry(ctx, hold, func() error { //nolint:errcheck // the hold ends by itself
+		err := c.ask(ctx, "evict", func(ctx context.Context) error { return c.engine.Evict(ctx, stays.Resource, stays.ID) })
+		if errors.Is(err, engine.ErrGone) && time.Since(began) <= c.opts.TTL { // the request to enter may still arrive
+			err = engine.Unavailable("evict", err)
+		}
+		return err
+	})
 }

@@ -181,6 +181,77 @@ func TestMinHoldAfterALostRequest(t *testing.T) {
 	}
 }
 
+// TestMinHoldAfterAnOutage: the store keeps the first request of a minimum hold, and then is away until the client trusts its session no
+// more. The call asks with a new session, and does not wait behind what it kept itself.
+func TestMinHoldAfterAnOutage(t *testing.T) {
+	kept := pawl.LockOptions{MinHold: time.Hour}
+	for name, row := range map[string]struct {
+		of   string // the name that is kept
+		call func(context.Context, *pawl.Client) error
+	}{
+		"lock": {"m", func(ctx context.Context, c *pawl.Client) error {
+			_, err := c.Mutex("m").With(kept).Lock(ctx)
+			return err
+		}},
+		"slot": {"pawl:slots/m", func(ctx context.Context, c *pawl.Client) error {
+			_, err := c.Slots("m", 1).With(kept).Take(ctx)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, store := newFaultyClient(t, memengine.New(), nil)
+				enter := verbEnter + " " + row.of
+				outage := func(ctx context.Context, do func(context.Context) error) error {
+					store.set(nil, enter)
+					store.set(fails, allVerbs...)
+					time.AfterFunc(20*time.Second, func() { store.set(nil, allVerbs...) })
+					return losesReply(ctx, do)
+				}
+				store.set(first(1, nil, outage), enter)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				noErr(t, row.call(ctx, c))
+			})
+		})
+	}
+}
+
+// TestMinHoldArrivesLate: the store serves a request of a minimum hold after the call has failed, and nobody could close its session.
+func TestMinHoldArrivesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		store.set(first(1, nil, strays(10*time.Second)), verbEnter)
+		store.set(first(1, fails, nil), verbClose)
+		_, err := c.Mutex("m").With(pawl.LockOptions{MinHold: time.Hour}).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		pass(20 * time.Second)
+		wantFree(t, eng, "m")
+		if n := len(store.called(verbEvict)); n > 20 {
+			t.Errorf("the claim was evicted with %d requests", n)
+		}
+	})
+}
+
+// TestCloseBesideAFailedMinHold: Close does not wait for a minimum hold that the client gives back while the store does not answer.
+func TestCloseBesideAFailedMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFaultyClient(t, memengine.New(), nil)
+		store.set(first(1, nil, fails), verbEnter)
+		store.set(first(1, hangs, nil), verbClose)
+		store.set(hangs, verbEvict)
+		_, err := c.Mutex("m").With(pawl.LockOptions{MinHold: time.Hour}).TryLock(t.Context())
+		wantErr(t, err, pawl.ErrUnavailable)
+		synctest.Wait()
+		began := time.Now()
+		noErr(t, c.Close(t.Context()))
+		if took := time.Since(began); took > slack {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
 // TestMinHoldRefusedLate: the store grants the claim and refuses that of the minimum hold. The grant is
 // given back at once.
 func TestMinHoldRefusedLate(t *testing.T) {
