@@ -426,17 +426,19 @@ func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
 	}
 }
 
+// slow: the request takes 150 ms, and does not arrive if the caller gives up before.
+func slow(ctx context.Context, do func(context.Context) error) error {
+	select {
+	case <-time.After(150 * time.Millisecond):
+		return do(ctx)
+	case <-ctx.Done():
+		return engine.Unavailable("slow", ctx.Err())
+	}
+}
+
 // TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold before the old side is released. A turn whose old side was lost, or that fails, keeps
 // no name taken.
 func TestMinHoldOfATurn(t *testing.T) {
-	slow := func(ctx context.Context, do func(context.Context) error) error {
-		select {
-		case <-time.After(150 * time.Millisecond):
-			return do(ctx)
-		case <-ctx.Done():
-			return engine.Unavailable("slow", ctx.Err())
-		}
-	}
 	for name, row := range map[string]struct {
 		side func(*pawl.RWMutex) pawl.Locker
 		turn func(*pawl.RWMutex, context.Context, *pawl.Lease) (*pawl.Lease, error)
@@ -451,6 +453,7 @@ func TestMinHoldOfATurn(t *testing.T) {
 				rw := c.RWMutex("m")
 				kept := rw.With(pawl.LockOptions{MinHold: time.Hour})
 				from := mustLock(t, t.Context(), row.side(rw))
+				old := show(t, eng, "m").Claims[0].ID
 				store.set(fails, verbOpen)
 				_, err := row.turn(kept, t.Context(), from)
 				wantErr(t, err, pawl.ErrUnavailable)
@@ -467,15 +470,16 @@ func TestMinHoldOfATurn(t *testing.T) {
 					t.Errorf("the call returned %v after its begin, with a ctx of 50 ms", took)
 				}
 				store.set(nil, verbOpen, verbLeave)
+				pass(10 * time.Second) // the heartbeat leaves the claim of that turn
 
 				store.set(hangs, verbRenew)
 				store.set(slow, verbClose)
-				breakLock(t, eng, "m")
+				store.set(during(func() { noErr(t, eng.Evict(t.Context(), "m", old)) }), verbOpen)
 				_, err = row.turn(kept, t.Context(), from)
 				wantErr(t, err, pawl.ErrLost)
 				pass(time.Second)
 				wantFree(t, eng, "m")
-				store.set(nil, verbRenew, verbClose)
+				store.set(nil, verbRenew, verbClose, verbOpen)
 
 				to, err := row.turn(kept, t.Context(), mustLock(t, t.Context(), row.side(rw)))
 				noErr(t, err)
