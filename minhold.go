@@ -39,13 +39,13 @@ func (c *Client) checkMinHold(what string, hold time.Duration, none string) erro
 // has ended, Keep fails with the error of [Lease.Err]. After [ErrUnavailable] the name may stay
 // taken, as with [LockOptions].MinHold.
 func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
-	if err := l.keepFor(ctx, d, func() error { return nil }); err != nil {
+	if err := l.keepFor(ctx, d, new(bool), func() error { return nil }); err != nil {
 		return l.lock.failed(err)
 	}
 	return nil
 }
 
-func (l *Lease) keepFor(ctx context.Context, d time.Duration, then func() error) error {
+func (l *Lease) keepFor(ctx context.Context, d time.Duration, again *bool, then func() error) error {
 	err := l.Err()
 	if err == nil {
 		err = l.session.client.checkMinHold("d", d, "")
@@ -55,7 +55,7 @@ func (l *Lease) keepFor(ctx context.Context, d time.Duration, then func() error)
 	}
 	work, stop := l.Within(ctx)
 	defer stop()
-	if err = l.keepTaken(work, d, then); errors.Is(err, errSession) {
+	if err = l.keepTaken(work, d, again, then); errors.Is(err, errSession) {
 		return fmt.Errorf("%w: %w", ErrLost, err) // the next heartbeat tells the lease
 	} else if err != nil {
 		return errors.Join(l.Err(), err)
@@ -68,8 +68,9 @@ func (l *lock) keepHeld(ctx context.Context, lease *Lease, wait bool, holds func
 	if l.opts.MinHold == 0 {
 		return nil
 	}
+	again := false
 	err := l.client.retryIf(ctx, wait, func() error {
-		return lease.keepFor(ctx, l.opts.MinHold, func() error {
+		return lease.keepFor(ctx, l.opts.MinHold, &again, func() error {
 			if l.client.life.Err() != nil {
 				return ErrClosed
 			}
@@ -83,8 +84,8 @@ func (l *lock) keepHeld(ctx context.Context, lease *Lease, wait bool, holds func
 }
 
 // keepTaken keeps the name of a grant taken for the minimum hold. If then fails, nothing is kept. A second call for the same hold does no
-// harm: what an earlier request still keeps shares the grant.
-func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() error) error {
+// harm: what an earlier request still keeps shares the grant. again says that such a request may keep the grant also without the lease.
+func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, again *bool, then func() error) error {
 	c := l.session.client
 	if !c.begin() { // Close waits for the session of the minimum hold
 		return ErrClosed
@@ -109,6 +110,10 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	if err = unavailable(ctx, "enter", err); errors.Is(err, engine.ErrGone) { // the session ended before the request arrived
 		err = engine.Unavailable("enter", err)
 	}
+	if *again {
+		is.Token = 0 // does not show that the lease stands
+	}
+	*again = true
 	if err == nil {
 		err = l.session.shares(ctx, l, is.Token)
 	}
