@@ -22,6 +22,9 @@ const slack = 500 * time.Millisecond
 // turn bounds one wait at the server, and so does a quarter of AckWait. The client cannot end such a wait earlier without the loss of a message that is on its way.
 const turn = 200 * time.Millisecond
 
+// scattered bounds a pull for messages that lie apart in the stream. The server reads up to 8 MB from its disk for each of them.
+const scattered = 16
+
 // brief is the wait of a pull for messages that are at the server already. A pull without a wait gets no answer while the server hands out no more, as at MaxAckPending, or when
 // another process takes the messages.
 const brief = 10 * time.Millisecond
@@ -116,12 +119,7 @@ func (f *feed) recover(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		old := 0
-		for _, d := range f.found {
-			if d.sequence <= f.last {
-				old++
-			}
-		}
+		old, all := f.came()
 		if old >= f.missing {
 			break
 		}
@@ -131,7 +129,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.missing-old, brief)
+		got, err := f.fetch(min(f.missing-old, scattered), f.turn())
 		if err != nil {
 			return err
 		}
@@ -143,18 +141,40 @@ func (f *feed) recover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if pending <= len(f.found) { // the last process has acknowledged the others meanwhile
+		if pending <= all { // the last process has acknowledged the others meanwhile
 			break
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
 	}
-	slices.SortStableFunc(f.found, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
+	slices.SortFunc(f.found, func(a, b *delivery) int {
+		return cmp.Or(cmp.Compare(a.sequence, b.sequence), cmp.Compare(b.count, a.count))
+	})
+	sequence := uint64(0)
+	f.found = slices.DeleteFunc(f.found, func(d *delivery) bool {
+		repeat := d.sequence == sequence
+		if sequence = d.sequence; repeat {
+			d.settled()
+		}
+		return repeat
+	})
 	f.missing = 0
 	f.givenUp.Store(0)
 	f.again.Store(nil)
 	return nil
+}
+
+// came returns how many messages of the last process have come, and how many messages in all. A server before 2.10.14 may give the last message of the stream
+// twice, and counts the second delivery as the first. Then the server gives an earlier message after AckWait only.
+func (f *feed) came() (old, all int) {
+	again := make(map[uint64]bool)
+	for _, d := range f.found {
+		again[d.sequence] = again[d.sequence] || d.sequence <= f.last && d.count > 1
+	}
+	for _, is := range again {
+		if is {
+			old++
+		}
+	}
+	return old, len(again)
 }
 
 // rest waits until the server gives the messages again, and twice as long after each recovery in a row that was given up. Each costs the messages
@@ -202,6 +222,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// turn is the wait of one pull.
+func (f *feed) turn() time.Duration { return max(time.Millisecond, min(turn, f.hold/4)) }
 
 // pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once. Else the first message would wait for
 // the last one. Also a nats-server of 2.9 may forget a pull to which a message comes at its end.
