@@ -20,14 +20,12 @@ import (
 const slack = 500 * time.Millisecond
 
 // turn bounds one wait at the server, and so does a quarter of AckWait. The client cannot end such a wait earlier without the loss of a message that is on its way.
+// So long the server also has for the handing out of messages that are there. A pull without a wait gets no answer while the server hands out no more, as at
+// MaxAckPending, or when another process takes the messages.
 const turn = 200 * time.Millisecond
 
 // scattered bounds a pull for messages that lie apart in the stream. The server reads up to 8 MB from its disk for each of them.
 const scattered = 16
-
-// brief is the wait of a pull for messages that are at the server already. A pull without a wait gets no answer while the server hands out no more, as at MaxAckPending, or when
-// another process takes the messages.
-const brief = 10 * time.Millisecond
 
 // givesUp is how long after the end of a wait at the server the client library gives a pull up.
 const givesUp = time.Second
@@ -226,8 +224,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 // turn is the wait of one pull.
 func (f *feed) turn() time.Duration { return max(time.Millisecond, min(turn, f.hold/4)) }
 
-// pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once. Else the first message would wait for
-// the last one. Also a nats-server of 2.9 may forget a pull to which a message comes at its end.
+// pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once, as far as this process knows. Else
+// the first message would wait for the last one. Other processes may take the messages, and then the pull ends by its wait. Also a nats-server before 2.9.16 may forget
+// a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
 		return nil, nil
@@ -235,9 +234,10 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	f.mu.Lock()
 	n := min(most, f.left, f.room-len(f.mine))
 	f.mu.Unlock()
-	for end, wait := time.Now().Add(f.opts.Block), brief; ; n = 1 {
+	for end := time.Now().Add(f.opts.Block); ; n = 1 {
+		wait := f.turn()
 		if n <= 1 {
-			n, wait = 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end)))
+			n, wait = 1, min(wait, max(time.Millisecond, time.Until(end)))
 		}
 		got, err := f.fetch(n, wait)
 		if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() || !time.Now().Before(end) {

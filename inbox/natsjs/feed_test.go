@@ -184,73 +184,11 @@ func TestLossesOneAfterAnother(t *testing.T) {
 	if w := f.again.Load(); !w.from.Equal(first) || !f.patient() {
 		t.Errorf("%+v", w)
 	}
-	if _, err := f.fetch(1, brief); err != nil {
+	if _, err := f.fetch(1, f.turn()); err != nil {
 		t.Fatal(err)
 	}
 	if f.again.Load() != nil {
 		t.Error("the window is open behind a pull with patience")
-	}
-}
-
-// TestMaxAckPending: a pull gets an answer also where as many messages are under way as the server hands out. The feed waits and does not fail.
-func TestMaxAckPending(t *testing.T) {
-	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
-	if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID("2")); err != nil {
-		t.Fatal(err)
-	}
-	source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := source.Open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := awaited(t, f)
-	for range 3 {
-		if got, err := f.Receive(t.Context(), 8); len(got) > 0 || err != nil {
-			t.Fatal(got, err)
-		}
-	}
-	if source.slow.Load() || source.again.Load() != nil {
-		t.Error("a full durable consumer looks like a slow server")
-	}
-	if err := d.Ack(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if d := awaited(t, f); d.Message().ID != "2" {
-		t.Error(d.Message().ID)
-	}
-}
-
-// TestPullOfABacklog: a pull asks for the messages of which the server told, and for no more than the server hands out. Else the first of them would wait for the last.
-func TestPullOfABacklog(t *testing.T) {
-	for pending, want := range map[int][]int{100: {1, 2, 4, 2}, 4: {1, 2, 1}} {
-		stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
-		for i := range 8 {
-			if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID(strconv.Itoa(i+2))); err != nil {
-				t.Fatal(err)
-			}
-		}
-		source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: pending})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := source.Open(t.Context(), false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var sizes []int
-		for sum := 0; sum < min(9, pending); {
-			got, err := f.Receive(t.Context(), 8)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sum, sizes = sum+len(got), append(sizes, len(got))
-		}
-		if !slices.Equal(sizes, want) {
-			t.Errorf("%d messages came, want %d", sizes, want)
-		}
 	}
 }
 

@@ -37,10 +37,15 @@
 // An inbox.ConsumerOptions.Window that is larger is never full.
 // Several processes share the number, so have room for the windows of all, and for the messages that wait behind failures.
 //
-// A pull asks for twice as many messages as the last at most, and for half as many after a pull that took long. So large messages on a slow network arrive within
+// A pull asks for twice as many messages at most as the largest full pull since the last slow one. After a slow pull, the next asks for half of
+// the messages that came. So large messages on a slow network arrive within
 // AckWait. When messages become much larger at once, one pull may take too long, and the server gives these messages again.
 //
 // # What is not promised
+//
+// nats-server before 2.9.16 gives no answer to a pull whose wait ends while a message is handed out. The source then waits another second, or the feed is opened
+// again. nats-server before 2.10.14 may also throw a message away then that it was about to give again, and gives that message after AckWait only. So have
+// nats-server 2.9.16 or later, and 2.10.14 or later with inbox.ConsumerOptions.Single.
 //
 // The client library takes a message without a payload and with the header Status for one of the server. So no consumer gets that message, and the
 // outbox refuses such a message. After one of another producer, a reader with inbox.ConsumerOptions.Single stands still and tells

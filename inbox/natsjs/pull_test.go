@@ -1,13 +1,16 @@
 package natsjs
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pawl-go/pawl/inbox"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -84,5 +87,95 @@ func TestRepeatsInRecovery(t *testing.T) {
 	}
 	if !slices.Equal(ids, []string{"1", "2", "3", "4", "5"}) || len(f.mine) != all || got[all-1].Count() != 2 {
 		t.Errorf("%q came, and %d are in hand", ids, len(f.mine))
+	}
+}
+
+// opened reads a stream, and waits long for a message.
+func opened(t *testing.T, stream string, maxAckPending int, single bool) inbox.Feed {
+	t.Helper()
+	opts := &Options{Hold: time.Minute, Block: 20 * time.Second, MaxAckPending: maxAckPending}
+	source, err := New(testservers.JetStream(t, testservers.SharedNATS(t).Addr), stream, "g", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := source.Open(t.Context(), single)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// wantPulls receives until so many messages have come, and compares how many each pull of the durable consumer asked for. A pull for several messages has a wait in which a
+// busy server can hand them out.
+func wantPulls(t *testing.T, f inbox.Feed, messages int, want ...int) {
+	t.Helper()
+	nc, err := nats.Connect(testservers.SharedNATS(t).Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	pulls, err := nc.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT." + f.(*feed).stream + ".g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for messages > 0 {
+		got, err := f.Receive(t.Context(), 8)
+		if err != nil || len(got) == 0 {
+			t.Fatal(got, err)
+		}
+		messages -= len(got)
+	}
+	var sizes []int
+	for range want {
+		msg, err := pulls.NextMsg(time.Minute)
+		if err != nil {
+			t.Fatal(sizes, err)
+		}
+		var pull struct {
+			Batch   int
+			Expires time.Duration
+		}
+		if err := json.Unmarshal(msg.Data, &pull); err != nil {
+			t.Fatal(err)
+		}
+		if sizes = append(sizes, pull.Batch); pull.Batch > 1 && pull.Expires < 100*time.Millisecond {
+			t.Errorf("a pull for %d messages has %v", pull.Batch, pull.Expires)
+		}
+	}
+	if !slices.Equal(sizes, want) {
+		t.Errorf("pulls for %d messages, want %d", sizes, want)
+	}
+}
+
+// TestPullOfABacklog: a pull asks for the messages of which the server told, and for no more than the server hands out. Else the first of them would wait for the last.
+func TestPullOfABacklog(t *testing.T) {
+	for _, single := range []bool{false, true} {
+		wantPulls(t, opened(t, publishedMore(t, 9), 100, single), 9, 1, 2, 4, 2)
+		wantPulls(t, opened(t, publishedMore(t, 9), 4, single), 4, 1, 2, 1)
+	}
+}
+
+// TestMaxAckPending: a pull gets an answer also where as many messages are under way as the server hands out. The feed waits and does not fail.
+func TestMaxAckPending(t *testing.T) {
+	stream := publishedMore(t, 2)
+	f := opened(t, stream, 1, false)
+	d := awaited(t, f)
+	short := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	for range 3 {
+		if got, err := short.Receive(t.Context(), 8); len(got) > 0 || err != nil {
+			t.Fatal(got, err)
+		}
+	}
+	if s := short.(*feed); s.slow.Load() || s.again.Load() != nil {
+		t.Error("a full durable consumer looks like a slow server")
+	}
+	if err := d.Ack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := awaited(t, f); d.Message().ID != "2" {
+		t.Error(d.Message().ID)
 	}
 }
