@@ -51,7 +51,7 @@ type feed struct {
 	ready   time.Time   // before, the server gives none of them again
 	found   []*delivery // that were given again, and newer ones
 
-	edited atomic.Bool // AckWait is another one now
+	edited atomic.Bool // AckWait is shorter now
 
 	mu   sync.Mutex
 	mine map[*delivery]bool // handed out and not settled
@@ -63,8 +63,8 @@ var errTaken = errors.New("the client library keeps a message without a payload 
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = fmt.Errorf("a delivery was lost on its way, or %w", errTaken)
 
-// errEdited says that this feed knows another AckWait than the server.
-var errEdited = errors.New("AckWait of the durable consumer was changed")
+// errEdited says that this feed extends too seldom.
+var errEdited = errors.New("AckWait of the durable consumer was made shorter")
 
 // errSlow says that messages may have come after the client library stopped waiting. The server counts them as delivered.
 var errSlow = errors.New("the answer of the server did not come in time")
@@ -203,7 +203,7 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	info := consumer.CachedInfo()
-	if info.Config.AckWait != f.hold {
+	if info.Config.AckWait < f.hold {
 		f.edited.Store(true)
 		return 0, errEdited
 	}
@@ -365,7 +365,8 @@ func (f *feed) Extend(ctx context.Context) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if _, err := f.pending(ctx); err != nil {
+	_, err := f.pending(ctx)
+	if err != nil && !errors.Is(err, errEdited) {
 		return f.failed("extend", err)
 	}
 	f.mu.Lock()
@@ -375,7 +376,7 @@ func (f *feed) Extend(ctx context.Context) error {
 			d.until = until
 		}
 	}
-	return nil
+	return f.failed("extend", err)
 }
 
 // Close implements [inbox.Feed]. Each pull ends by itself.
@@ -395,7 +396,7 @@ type delivery struct {
 // holds reports whether the server has left the message to this process. The caller has the lock of the feed.
 func (d *delivery) holds() bool {
 	is := now()
-	return !d.feed.edited.Load() && is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
+	return is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
 }
 
 // moment is a time on two clocks. Go's monotonic clock stands still while the machine sleeps, and the time of day may be set back. A moment has
@@ -409,11 +410,11 @@ func now() moment { return moment{time.Now(), timeOfDay()} }
 
 func (m moment) add(d time.Duration) moment { return moment{m.clock.Add(d), m.day.Add(d)} }
 
-// lost reports whether AckWait has run out.
+// lost reports whether AckWait may have run out.
 func (d *delivery) lost() bool {
 	d.feed.mu.Lock()
 	defer d.feed.mu.Unlock()
-	return !d.holds()
+	return d.feed.edited.Load() || !d.holds()
 }
 
 // Message implements [inbox.Delivery].

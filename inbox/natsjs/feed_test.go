@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/enginetest/proxy"
@@ -62,6 +63,24 @@ func awaited(t *testing.T, f inbox.Feed) inbox.Delivery {
 	}
 	t.Fatal("no delivery")
 	return nil
+}
+
+// subscribed reads what clients send to a subject.
+func subscribed(t *testing.T, subject string) *nats.Subscription {
+	t.Helper()
+	nc, err := nats.Connect(testservers.SharedNATS(t).Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	all, err := nc.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // wantTaken makes a dead letter of a delivery that another process may have.
@@ -207,27 +226,60 @@ func TestLossesOfTwoFeeds(t *testing.T) {
 	}
 }
 
-// TestEditedAckWait: a feed fails when an operator has changed AckWait, so that the next feed knows the new one.
-func TestEditedAckWait(t *testing.T) {
-	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
-	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
-	d := awaited(t, f)
+// edit changes the durable consumer.
+func edit(t *testing.T, stream string, change func(*jetstream.ConsumerConfig)) {
+	t.Helper()
+	js := testservers.JetStream(t, testservers.SharedNATS(t).Addr)
 	c, err := js.Consumer(t.Context(), stream, "g")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := c.CachedInfo().Config
-	config.AckWait = 10 * time.Second
+	change(&config)
 	if _, err := js.UpdateConsumer(t.Context(), stream, config); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Extend(t.Context()); !errors.Is(err, errEdited) {
-		t.Error(err)
+}
+
+// TestShorterAckWait: a feed fails when an operator has made AckWait shorter, so that the next feed knows the new one. Meanwhile the messages in hand are extended.
+func TestShorterAckWait(t *testing.T) {
+	stream := published(t)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	d := awaited(t, f)
+	edit(t, stream, func(c *jetstream.ConsumerConfig) { c.AckWait = 10 * time.Second })
+	extensions := subscribed(t, "$JS.ACK."+stream+".g.>")
+	awake := timeOfDay
+	defer func() { timeOfDay = awake }()
+	for i := range 3 {
+		timeOfDay = func() time.Time { return awake().Add(time.Duration(i) * 40 * time.Second) }
+		if err := f.Extend(t.Context()); !errors.Is(err, errEdited) {
+			t.Error(err)
+		}
+		if _, err := extensions.NextMsg(time.Minute); err != nil {
+			t.Error("no extension", err)
+		}
 	}
 	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || !errors.Is(err, errEdited) {
 		t.Error(got, err)
 	}
 	wantTaken(t, stream, d)
+}
+
+// TestLongerAckWait: a feed goes on when an operator has made AckWait longer, because extensions for the shorter one are early enough.
+func TestLongerAckWait(t *testing.T) {
+	stream := published(t)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	d := awaited(t, f)
+	edit(t, stream, func(c *jetstream.ConsumerConfig) { c.AckWait = time.Hour })
+	if err := f.Extend(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || err != nil {
+		t.Error(got, err)
+	}
+	if err := d.Dead(t.Context(), "a reason"); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestEndedContext: a feed whose ctx has ended takes no message.

@@ -21,7 +21,8 @@
 //     message to a process again, and the attempts are counted anew. So AckWait is several times the time of an answer.
 //     After a restart of the server or a change of its leader, the server may give a message again earlier than AckWait. That happens before the first
 //     extension of the message. Then a dead letter may be made of a message that another process runs.
-//   - The processes learn of another AckWait by their next extension, which comes in a third of the former AckWait.
+//   - A process learns of a shorter AckWait by its next extension, which comes in a third of the former one. The feed is then opened again, and the server gives
+//     the messages in hand again after the new AckWait. With Single the reader waits for that. A longer AckWait counts when the feed is opened next.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last

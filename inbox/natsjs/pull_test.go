@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/inbox"
@@ -109,18 +108,7 @@ func opened(t *testing.T, stream string, maxAckPending int, single bool) inbox.F
 // busy server can hand them out.
 func wantPulls(t *testing.T, f inbox.Feed, messages int, want ...int) {
 	t.Helper()
-	nc, err := nats.Connect(testservers.SharedNATS(t).Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	pulls, err := nc.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT." + f.(*feed).stream + ".g")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	pulls := subscribed(t, "$JS.API.CONSUMER.MSG.NEXT."+f.(*feed).stream+".g")
 	for messages > 0 {
 		got, err := f.Receive(t.Context(), 8)
 		if err != nil || len(got) == 0 {
