@@ -43,7 +43,6 @@ type feed struct {
 	seen     uint64 // number of the last delivery by the durable consumer
 	most     int    // messages in one pull, so that all come soon
 	left     int    // messages at the server behind the last one
-	room     int    // MaxAckPending
 
 	// The messages that the last process had, and has not acknowledged:
 	missing int         // how many messages; 0: all are handed out
@@ -55,6 +54,7 @@ type feed struct {
 
 	mu   sync.Mutex
 	mine map[*delivery]bool // handed out and not settled
+	room int                // MaxAckPending, or no limit if zero or less
 }
 
 // errTaken names a reason for which a message never arrives.
@@ -203,6 +203,9 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	info := consumer.CachedInfo()
+	f.mu.Lock()
+	f.room = info.Config.MaxAckPending
+	f.mu.Unlock()
 	if info.Config.AckWait < f.hold {
 		f.edited.Store(true)
 		return 0, errEdited
@@ -232,7 +235,10 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 		return nil, nil
 	}
 	f.mu.Lock()
-	n := min(most, f.left, f.room-len(f.mine))
+	n := min(most, f.left)
+	if f.room > 0 {
+		n = min(n, f.room-len(f.mine))
+	}
 	f.mu.Unlock()
 	for end := time.Now().Add(f.opts.Block); ; n = 1 {
 		wait := f.turn()

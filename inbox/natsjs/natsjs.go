@@ -68,7 +68,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -186,9 +185,6 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	}
 	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, most: 1, room: info.Config.MaxAckPending,
 		mine: make(map[*delivery]bool)}
-	if f.room <= 0 {
-		f.room = math.MaxInt
-	}
 	if info.NumAckPending < int(s.waitedFor.Load()) { // acknowledged or removed meanwhile
 		s.givenUp.Store(0)
 	}

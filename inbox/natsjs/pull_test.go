@@ -167,3 +167,20 @@ func TestMaxAckPending(t *testing.T) {
 		t.Error(d.Message().ID)
 	}
 }
+
+// TestRaisedMaxAckPending: a feed uses the room that an operator has made.
+func TestRaisedMaxAckPending(t *testing.T) {
+	for name, limit := range map[string]int{"more": 100, "no limit": -1} {
+		t.Run(name, func(t *testing.T) {
+			stream := publishedMore(t, 22)
+			f := opened(t, stream, 2, false)
+			awaited(t, f)
+			awaited(t, f)
+			edit(t, stream, func(c *jetstream.ConsumerConfig) { c.MaxAckPending = limit })
+			if err := f.Extend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			wantPulls(t, f, 20, 2, 4, 8, 6)
+		})
+	}
+}
