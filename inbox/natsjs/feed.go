@@ -228,7 +228,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (f *feed) turn() time.Duration { return max(time.Millisecond, min(turn, f.hold/4)) }
 
 // pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once, as far as this process knows. Else
-// the first message would wait for the last one. Other processes may take the messages, and then the pull ends by its wait. Also a nats-server before 2.9.16 may forget
+// the first message would wait for the last one. Other processes may take the messages, and the server counts no redeliveries. Then the pull ends by its wait. Also a nats-server before 2.9.16 may forget
 // a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
@@ -280,7 +280,9 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		if f.single && is.Sequence.Consumer != f.seen+1 && err == nil {
 			err = fmt.Errorf("%w: number %d follows number %d", errGap, is.Sequence.Consumer, f.seen)
 		}
-		f.seen, f.left = is.Sequence.Consumer, int(is.NumPending)
+		if f.seen, f.left = is.Sequence.Consumer, int(is.NumPending); is.NumDelivered > 1 { // the server does not say how many of those are behind
+			f.left = scattered
+		}
 		if err == nil {
 			got = append(got, f.hand(msg, is, asked))
 		}

@@ -184,3 +184,22 @@ func TestRaisedMaxAckPending(t *testing.T) {
 		})
 	}
 }
+
+// TestPullOfRedeliveries: messages that another process gave back come several at a time, though the server does not say how many there are.
+func TestPullOfRedeliveries(t *testing.T) {
+	stream := publishedMore(t, 10)
+	last := opened(t, stream, 100, false)
+	var all []inbox.Delivery
+	for range 10 {
+		all = append(all, awaited(t, last))
+	}
+	for _, d := range all[:9] {
+		if err := d.Nack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := all[9].Ack(t.Context()); err != nil { // the answer shows that the server has read the others
+		t.Fatal(err)
+	}
+	wantPulls(t, opened(t, stream, 100, false), 9, 1, 2, 4, 8)
+}
