@@ -228,8 +228,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (f *feed) turn() time.Duration { return max(time.Millisecond, min(turn, f.hold/4)) }
 
 // pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once, as far as this process knows. Else
-// the first message would wait for the last one. Other processes may take the messages, and the server counts no redeliveries. Then the pull ends by its wait. Also a nats-server before 2.9.16 may forget
-// a pull to which a message comes at its end.
+// the first message would wait for the last one. Other processes may take the messages, and the server counts no redeliveries. Then the pull ends by its wait. Also a
+// nats-server before 2.9.16 may forget a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
 		return nil, nil
