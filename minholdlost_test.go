@@ -130,18 +130,25 @@ func TestMinHoldArrivesLate(t *testing.T) {
 
 // TestCloseBesideAFailedMinHold: Close does not wait for a minimum hold that the client gives back while the store does not answer.
 func TestCloseBesideAFailedMinHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, store := newFaultyClient(t, memengine.New(), nil)
-		store.set(first(1, nil, fails), verbEnter)
-		store.set(first(1, hangs, nil), verbClose)
-		store.set(hangs, verbEvict)
-		_, err := c.Mutex("m").With(pawl.LockOptions{MinHold: time.Hour}).TryLock(t.Context())
-		wantErr(t, err, pawl.ErrUnavailable)
-		synctest.Wait()
-		began := time.Now()
-		noErr(t, c.Close(t.Context()))
-		if took := time.Since(began); took > slack {
-			t.Errorf("took %v", took)
-		}
-	})
+	for verb, closes := range map[string]fault{verbClose: first(1, hangs, nil), verbEvict: first(1, fails, nil)} {
+		t.Run(verb, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, store := newFaultyClient(t, memengine.New(), nil)
+				store.set(first(1, nil, fails), verbEnter)
+				store.set(closes, verbClose)
+				store.set(hangs, verbEvict)
+				_, err := c.Mutex("m").With(pawl.LockOptions{MinHold: time.Hour}).TryLock(t.Context())
+				wantErr(t, err, pawl.ErrUnavailable)
+				synctest.Wait()
+				if n := len(store.called(verb)); n != 1 {
+					t.Fatalf("%d requests to %s", n, verb)
+				}
+				began := time.Now()
+				noErr(t, c.Close(t.Context()))
+				if took := time.Since(began); took > slack {
+					t.Errorf("took %v", took)
+				}
+			})
+		})
+	}
 }

@@ -63,7 +63,8 @@
 // fail with an error that matches [fence.ErrStale] until its tokens are large enough again. A relay asks for larger tokens
 // each time after RelayOptions.Rescan. A MySQL cluster with several writers
 // does not give numbers in the order of commits, so keys keep no order there. On MySQL and MariaDB the same holds for a message whose INSERT
-// took longer than a second to write its rows. A crash of the relay counts no attempt.
+// took longer than a second to write its rows. Also after a switchover a message may overtake another of its key there, until the
+// handle's connections to the old primary have ended. A crash of the relay counts no attempt.
 //
 // A database that loses commits, as by a failover to a replica that is behind, loses the messages of these commits. The relay may have sent
 // some of them. A later message may get the number of a lost message. The relay sends that message as well, also where a proxy hides the failover.

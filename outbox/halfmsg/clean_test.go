@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -116,39 +117,65 @@ func TestCleanReadsNoYoungHalfMessages(t *testing.T) {
 	}
 }
 
-// The same on PostgreSQL, which uses no index for a time that goes on.
-func TestCleanFindsOldHalfMessagesByTheIndex(t *testing.T) {
+// PostgreSQL uses no index for a time that goes on. The cleanings of half messages and of the barrier read no young rows there, either.
+func TestCleaningsUseTheIndex(t *testing.T) {
 	t.Parallel()
 	c := newCoordinator(t, dialect.PostgreSQL, "pgx", testservers.PostgresURL(testservers.Postgres(t).Addr))
-	insert := "INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) "
+	b, err := NewBarrier(dialect.PostgreSQL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Migrate(t.Context(), c.db); err != nil {
+		t.Fatal(err)
+	}
+	half, row := "INSERT INTO half (id, producer, state, asks, due, created, changed, messages, reason) ", "INSERT INTO pawl_barrier (id, outcome, owner, created) "
+	const young, old = " FROM generate_series(1, 5000) AS n", " FROM generate_series(1, 20) AS n"
 	for _, query := range []string{
-		insert + "SELECT 'young' || n, 'shop', 1, 0, extract(epoch FROM now()) + 10, 0, extract(epoch FROM now()), '[]', '' FROM generate_series(1, 5000) AS n",
-		insert + "SELECT 'old' || n, 'shop', 1, 0, 10, 0, 0, '[]', '' FROM generate_series(1, 20) AS n",
-		"ANALYZE half",
+		half + "SELECT 'young' || n, 'shop', 1, 0, extract(epoch FROM now()) + 10, 0, extract(epoch FROM now()), '[]', ''" + young,
+		half + "SELECT 'old' || n, 'shop', 1, 0, 10, 0, 0, '[]', ''" + old,
+		row + "SELECT 'young' || n, 1, 1, extract(epoch FROM now())" + young,
+		row + "SELECT 'old' || n, 1, 1, 0" + old,
+		"ANALYZE",
 	} {
 		if _, err := c.db.ExecContext(t.Context(), query); err != nil {
 			t.Fatal(err)
 		}
 	}
-	query, args, err := (&run{Coordinator: c}).find(&walk{state: Submitted}).Build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := c.db.QueryContext(t.Context(), "EXPLAIN (ANALYZE) "+query, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	plan := ""
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
+	for column, s := range map[string]*dialect.Statement{"due": (&run{Coordinator: c}).find(&walk{state: Submitted}), "created": b.find(place{})} {
+		query, args, err := s.Build()
+		if err != nil {
 			t.Fatal(err)
 		}
-		plan += line + "\n"
+		plan := ""
+		for line := range lines(t, c.db, "EXPLAIN "+query, args...) {
+			plan += line + "\n"
+		}
+		if !regexp.MustCompile("Index Cond: .*" + column + " <= ").MatchString(plan) {
+			t.Error(plan)
+		}
 	}
-	if !regexp.MustCompile("Index Cond: .*due <= ").MatchString(plan) {
-		t.Error(plan)
+}
+
+func lines(t *testing.T, db *sql.DB, query string, args ...any) iter.Seq[string] {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(yield func(string) bool) {
+		defer rows.Close()
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			if !yield(line) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

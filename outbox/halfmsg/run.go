@@ -162,23 +162,16 @@ type walk struct {
 	last  place // the next minute goes on behind that place
 }
 
-type place struct {
-	due int64
-	id  string
-}
-
 // removeOld removes the old half messages of a state. A half message that the database refuses to delete is left. Where many are left, the walk
 // goes on behind them in the next minute.
 func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, w *walk) (failure error) {
 	for {
-		places, err := r.old(ctx, w)
+		visit, stop := context.WithTimeout(ctx, r.opts.Timeout)
+		all, old, err := places(visit, r.db, r.find(w), "due")
+		stop()
 		if err != nil {
 			w.last = place{} // because nothing is known of what lies behind
 			return err
-		}
-		old := make([]string, len(places))
-		for i, at := range places {
-			old[i] = at.id
 		}
 		is := batches.Delete(ctx, deleter, old, func(ctx context.Context, some []string) (int, error) {
 			result, err := dialect.DeleteByKey(r.new(), r.table.Name, "id", some).Exec(ctx, r.db)
@@ -199,41 +192,18 @@ func (r *run) removeOld(ctx context.Context, deleter *batches.Deleter, w *walk) 
 			w.last = place{}
 			return failure
 		}
-		if w.last = places[is.Tried-1]; is.Deleted == 0 {
+		if w.last = all[is.Tried-1]; is.Deleted == 0 {
 			return failure
 		}
 	}
 }
 
-// old reads the places of up to 1,000 old half messages. A question is due after Timeout and MaxWait at most. So the index has the young half messages
+// find finds old half messages. A question is due after Timeout and MaxWait at most. So the index has the young half messages
 // behind the old ones, but for those of such a time, and none of them is read.
-func (r *run) old(ctx context.Context, w *walk) (all []place, err error) {
-	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
-	defer stop()
-	query, args, err := r.find(w).Build()
-	if err != nil {
-		return nil, err
-	}
-	rows, err := r.db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var at place
-		if err := rows.Scan(&at.due, &at.id); err != nil {
-			return nil, err
-		}
-		all = append(all, at)
-	}
-	return all, rows.Err()
-}
-
 func (r *run) find(w *walk) *dialect.Statement {
-	return r.new().Add("SELECT due, id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(w.state)).Add(" AND due >= ").Value(w.last.due).
-		Add(" AND due <= ", dialect.StatementSeconds(r.dialect), " - ").Value(seconds(r.opts.Retention)-seconds(r.opts.Timeout)-seconds(r.opts.MaxWait)).
-		Add(" AND (due > ").Value(w.last.due).Add(" OR id > ").Value(w.last.id).Add(") AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).
-		Add(" ORDER BY due, id LIMIT ").Value(mostRemoved)
+	s := r.new().Add("SELECT due, id FROM ").Table(r.table.Name).Add(" WHERE state = ").Value(int(w.state)).
+		Add(" AND changed < ", r.now(), " - ").Value(seconds(r.opts.Retention)).Add(" AND ")
+	return behind(s, r.dialect, "due", w.last, seconds(r.opts.Retention)-seconds(r.opts.Timeout)-seconds(r.opts.MaxWait))
 }
 
 // free returns how many questions may begin, and the producers that get none now.
