@@ -50,7 +50,8 @@ type feed struct {
 	ready   time.Time   // before, the server gives none of them again
 	found   []*delivery // that were given again, and newer ones
 
-	edited atomic.Bool // AckWait is shorter now
+	edited atomic.Bool  // AckWait is shorter now
+	longer atomic.Int64 // AckWait, if longer now
 
 	mu   sync.Mutex
 	mine map[*delivery]bool // handed out and not settled
@@ -110,36 +111,34 @@ func (f *feed) recover(ctx context.Context) error {
 	}
 	if f.again.Load() != nil { // the lost message is most likely one of these
 		now := time.Now()
-		f.comesAgain(window{now, now.Add(max(2*f.hold, asking))})
+		f.comesAgain(window{now, now.Add(max(2*f.longest(), asking))})
 	}
-	before, end := -1, time.Time{}
-	for {
+	came, old, size := make(map[uint64]bool), 0, scattered
+	for end := time.Now().Add(max(2*f.longest(), asking)); old < f.missing; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		old, all := f.came()
-		if old >= f.missing {
-			break
-		}
-		switch {
-		case old > before:
-			before, end = old, time.Now().Add(max(2*f.hold, asking))
-		case time.Now().After(end):
+		if time.Now().After(end) {
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(min(f.missing-old, scattered), f.turn())
+		asked := time.Now()
+		got, err := f.fetch(min(f.missing-old, size), f.turn())
 		if err != nil {
 			return err
 		}
+		if len(got) == size && time.Since(asked) < f.turn()/4 {
+			size *= 2
+		}
 		f.found = append(f.found, got...)
-		if len(got) > 0 {
+		if n := f.come(came, got); n > 0 {
+			old, end = old+n, time.Now().Add(max(2*f.longest(), asking))
 			continue
 		}
 		pending, err := f.pending(ctx)
 		if err != nil {
 			return err
 		}
-		if pending <= all { // the last process has acknowledged the others meanwhile
+		if pending <= len(came) { // the others are acknowledged, or are among those that the server counts as new
 			break
 		}
 	}
@@ -160,19 +159,18 @@ func (f *feed) recover(ctx context.Context) error {
 	return nil
 }
 
-// came returns how many messages of the last process have come, and how many messages in all. A server before 2.10.14 may give the last message of the stream
-// twice, and counts the second delivery as the first. Then the server gives an earlier message after AckWait only.
-func (f *feed) came() (old, all int) {
-	again := make(map[uint64]bool)
-	for _, d := range f.found {
-		again[d.sequence] = again[d.sequence] || d.sequence <= f.last && d.count > 1
-	}
-	for _, is := range again {
-		if is {
-			old++
+// come adds messages to those that came, and returns how many of the last process are among them. A server before 2.10.14 may give the last message of
+// the stream twice, and counts the second delivery as the first. Then the server gives an earlier message after AckWait only. A later server counts a message as
+// new that was on its way to a process that had gone.
+func (f *feed) come(came map[uint64]bool, got []*delivery) (n int) {
+	for _, d := range got {
+		old := d.sequence <= f.last && d.count > 1
+		if old && !came[d.sequence] {
+			n++
 		}
+		came[d.sequence] = came[d.sequence] || old
 	}
-	return old, len(again)
+	return n
 }
 
 // rest waits until the server gives the messages again, and twice as long after each recovery in a row that was given up. Each costs the messages
@@ -206,12 +204,16 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 	f.mu.Lock()
 	f.room = info.Config.MaxAckPending
 	f.mu.Unlock()
+	f.longer.Store(int64(info.Config.AckWait))
 	if info.Config.AckWait < f.hold {
 		f.edited.Store(true)
 		return 0, errEdited
 	}
 	return info.NumAckPending, nil
 }
+
+// longest is AckWait as it was last seen, or as it was when the feed was opened.
+func (f *feed) longest() time.Duration { return max(f.hold, time.Duration(f.longer.Load())) }
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
@@ -228,8 +230,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (f *feed) turn() time.Duration { return max(time.Millisecond, min(turn, f.hold/4)) }
 
 // pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once, as far as this process knows. Else
-// the first message would wait for the last one. Other processes may take the messages, and the server counts no redeliveries. Then the pull ends by its wait. Also a
-// nats-server before 2.9.16 may forget a pull to which a message comes at its end.
+// the first message would wait for the last one. Other processes may take the messages, and the server counts no redeliveries. Then the pull ends by its wait, which is
+// shorter where other processes may read. Also a nats-server before 2.9.16 may forget a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
 		return nil, nil
@@ -242,8 +244,11 @@ func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	f.mu.Unlock()
 	for end := time.Now().Add(f.opts.Block); ; n = 1 {
 		wait := f.turn()
-		if n <= 1 {
+		switch {
+		case n <= 1:
 			n, wait = 1, min(wait, max(time.Millisecond, time.Until(end)))
+		case !f.single:
+			wait = max(time.Millisecond, wait/4)
 		}
 		got, err := f.fetch(n, wait)
 		if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() || !time.Now().Before(end) {
@@ -302,7 +307,7 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 	case took >= wait+givesUp*9/10: // the library begins to wait a little earlier than this process knows
 		f.slow.Store(true)
 		// The server sent the message that was lost between the request and now, and sends that message again after AckWait.
-		f.comesAgain(window{asked.clock.Add(f.hold - slack), time.Now().Add(f.hold + slack)})
+		f.comesAgain(window{asked.clock.Add(f.longest() - slack), time.Now().Add(f.longest() + slack)})
 		if err == nil && len(got) == 0 {
 			err = errSlow
 		}

@@ -23,6 +23,7 @@
 //     extension of the message. Then a dead letter may be made of a message that another process runs.
 //   - A process learns of a shorter AckWait by its next extension, which comes in a third of the former one. The feed is then opened again, and the server gives
 //     the messages in hand again after the new AckWait. With Single the reader waits for that. A longer AckWait counts when the feed is opened next.
+//     Until then a lost message may come later than the feed's Hold says.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
@@ -36,7 +37,8 @@
 // message counts as well. So a key that fails with as many messages stops all other keys. Open makes durable
 // consumers with Options.MaxAckPending. The setting stays where the durable consumer exists: change that with nats consumer edit.
 // An inbox.ConsumerOptions.Window that is larger is never full.
-// Several processes share the number, so have room for the windows of all, and for the messages that wait behind failures.
+// Several processes share the number, so have room for the windows of all, and for the messages that wait behind failures. Processes that ask for
+// more than the server may hand out wait for each other, for up to 50 ms a pull.
 //
 // A pull asks for twice as many messages at most as the largest full pull since the last slow one. After a slow pull, the next asks for half of
 // the messages that came. So large messages on a slow network arrive within
