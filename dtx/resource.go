@@ -83,7 +83,8 @@ func (l *Log) owns(r *Resource) error {
 	return nil
 }
 
-// Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change.
+// Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change. A standby
+// cannot prepare: its error matches [pawl.ErrUnavailable].
 func (r *Resource) Check(ctx context.Context) error {
 	if err := r.validate(); err != nil {
 		return err
@@ -92,12 +93,11 @@ func (r *Resource) Check(ctx context.Context) error {
 	if err == nil && !r.readOnly { // else there is nothing to keep
 		err = CheckDurable(ctx, r.dialect, r.db)
 	}
+	if err == nil && r.prepares() && r.dialect == dialect.PostgreSQL {
+		err = r.checkSlots(ctx)
+	}
 	if err == nil && r.prepares() {
-		if r.dialect == dialect.PostgreSQL {
-			err = r.checkSlots(ctx)
-		} else {
-			_, err = r.list(ctx, 0)
-		}
+		_, err = r.list(ctx, 0)
 	}
 	return failed("check the resource "+r.name, err)
 }
@@ -155,19 +155,36 @@ type named struct {
 	age time.Duration
 }
 
+// errStandby says that a server does not list the branches that a promotion brings. An empty list would end transactions there.
+var errStandby = fmt.Errorf("%w: the server is a standby, or has read_only = 1, so its list of prepared branches may lack some; the primary has them", pawl.ErrUnavailable)
+
 // listNames returns the prepared branches whose names have a prefix, and on MySQL all others too.
 func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, err error) {
-	s := dialect.New(r.dialect)
-	if r.dialect == dialect.PostgreSQL {
+	s, db := dialect.New(r.dialect), dialect.DB(r.db)
+	if r.dialect == dialect.PostgreSQL { // the row of a standby comes first: a promotion has all branches before its end
+		s.Add("SELECT 0::bigint, -1, 0, '' WHERE pg_is_in_recovery() UNION ALL ")
 		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix + "%")
 	} else {
+		conn, err := r.db.Conn(ctx) // a pool may have several servers
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close() //nolint:errcheck // back to the pool
+		var readOnly string
+		if err := dialect.New(r.dialect).Add("SELECT @@global.read_only").Scan(ctx, conn, &readOnly); err != nil {
+			return nil, err
+		}
+		if readOnly != "0" && readOnly != "OFF" { // a text since MariaDB 12
+			return nil, errStandby
+		}
 		s.Add("XA RECOVER")
+		db = conn
 	}
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := r.db.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +197,8 @@ func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, e
 			return nil, err
 		}
 		switch {
+		case length < 0:
+			return nil, errStandby
 		case r.dialect == dialect.PostgreSQL:
 			all = append(all, named{branchName{global: name}, max(time.Duration(first)*time.Millisecond, 0)})
 		case length <= len(name):

@@ -1,0 +1,105 @@
+package dtx_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/internal/testservers"
+)
+
+// TestStandby: a hot standby lists no prepared transactions, although a promotion brings them back. So recovery must not take an empty list of a
+// standby for the end of the branches: without the record, the branch would be rolled back after the promotion.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	primary := testservers.PostgresPrimary(t)
+	admin := testservers.PostgresPool(t, primary.Addr)
+	must(t, admin, "ALTER SYSTEM SET max_prepared_transactions = 10") // of the copy, too
+	primary.Kill()
+	primary.Restart()
+	replica := testservers.PostgresReplica(t, primary)
+	either, err := sql.Open("pgx", fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable", primary.Addr, replica.Addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { either.Close() })
+	books, log := fileLog(t, plain)
+	c, err := dtx.New(t.Context(), log, []*dtx.Resource{dtx.PostgreSQL("there", either)}, &dtx.Options{Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var identity int64
+	if err := books.QueryRow("SELECT began FROM pawl_dtx WHERE id = 0").Scan(&identity); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the primary is back", func() bool { return admin.Ping() == nil })
+	must(t, admin, "CREATE TABLE things (n int)", fmt.Sprintf("BEGIN; INSERT INTO things VALUES (1); PREPARE TRANSACTION 'pawl-%x-5-1-0'", identity))
+	until(t, "the standby has the branch", func() bool {
+		return number(t, admin, "SELECT COUNT(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()") == 1
+	})
+	primary.Kill()
+	must(t, books, "INSERT INTO pawl_dtx (id, fenced, began, name) VALUES (5, 1, 0, 'dead')", "INSERT INTO pawl_dtx_decided VALUES (5, 1, 0, CAST('there' AS blob))")
+	until(t, "the standby answers", func() bool { return either.Ping() == nil })
+	if _, err := c.Recover(t.Context()); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
+	if n := number(t, books, "SELECT COUNT(*) FROM pawl_dtx_decided"); n != 1 {
+		t.Fatalf("the standby lists no branch, and %d records are left", n)
+	}
+	if err := dtx.PostgreSQL("there", either).Check(t.Context()); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
+	if err := dtx.ReadOnly(dtx.PostgreSQL("there", either)).Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	must(t, either, "SELECT pg_promote()")
+	if _, err := c.Recover(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := number(t, either, "SELECT COUNT(*) FROM things"); n != 1 {
+		t.Errorf("%d rows are committed", n)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReplica: a replica of MySQL or MariaDB lists no branch that the replica has not applied yet. It is known by read_only.
+func TestReplica(t *testing.T) {
+	t.Parallel()
+	db := testservers.MariaDBPool(t, testservers.MariaDB(t).Addr)
+	r := dtx.MySQL("there", db)
+	for _, readOnly := range []bool{true, false} {
+		must(t, db, fmt.Sprintf("SET GLOBAL read_only = %v", readOnly))
+		if err := r.Check(t.Context()); errors.Is(err, pawl.ErrUnavailable) != readOnly || !readOnly && err != nil {
+			t.Errorf("read_only = %v: %v", readOnly, err)
+		}
+		if _, err := r.Prepared(t.Context(), ""); errors.Is(err, pawl.ErrUnavailable) != readOnly || !readOnly && err != nil {
+			t.Errorf("read_only = %v: %v", readOnly, err)
+		}
+		if err := dtx.ReadOnly(r).Check(t.Context()); err != nil {
+			t.Errorf("read_only = %v: %v", readOnly, err)
+		}
+	}
+}
+
+func must(t *testing.T, db *sql.DB, queries ...string) {
+	t.Helper()
+	for _, query := range queries {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func number(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
