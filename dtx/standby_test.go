@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestStandby: a hot standby lists no prepared transactions, although a promotion brings them back. So recovery must not take an empty list of a
-// standby for the end of the branches: without the record, the branch would be rolled back after the promotion.
+// TestStandby: a hot standby lists no prepared transactions, although a promotion brings them back. So the empty list of a standby must not end a
+// transaction. Without the record, the branch would be rolled back after the promotion.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	primary := testservers.PostgresPrimary(t)
@@ -68,7 +68,7 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-// TestReplica: a replica of MySQL or MariaDB lists no branch that the replica has not applied yet. It is known by read_only.
+// TestReplica: a replica of MySQL or MariaDB lists no branch that the replica has not applied yet. A replica is known by read_only.
 func TestReplica(t *testing.T) {
 	t.Parallel()
 	db := testservers.MariaDBPool(t, testservers.MariaDB(t).Addr)
