@@ -164,8 +164,22 @@ type named struct {
 	age time.Duration
 }
 
-// errStandby says that a server does not list the branches that a promotion brings. An empty list would end transactions there.
-var errStandby = fmt.Errorf("%w: the server is a standby, or has read_only = 1, so its list of prepared branches may lack some; the primary has them", pawl.ErrUnavailable)
+// errStandby says that a server does not have the branches and records that a promotion brings. An empty list would end transactions there.
+var errStandby = fmt.Errorf("%w: the server is a standby, or has read_only = 1, so it may lack prepared branches and records; the primary has them", pawl.ErrUnavailable)
+
+// primary returns an error if the server of a connection is a standby. A pool may have several servers.
+func primary(ctx context.Context, d dialect.Dialect, conn *sql.Conn) error {
+	is, query := "0", map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT pg_is_in_recovery()::int::text", dialect.MySQL: "SELECT @@global.read_only"}[d]
+	if d != dialect.SQLite {
+		if err := dialect.New(d).Add(query).Scan(ctx, conn, &is); err != nil {
+			return err
+		}
+	}
+	if is != "0" && is != "OFF" { // a text since MariaDB 12
+		return errStandby
+	}
+	return nil
+}
 
 // listNames returns the prepared branches whose names have a prefix, and on MySQL all others too.
 func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, err error) {
@@ -174,17 +188,13 @@ func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, e
 		s.Add("SELECT 0::bigint, -1, 0, '' WHERE pg_is_in_recovery() UNION ALL ")
 		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix + "%")
 	} else {
-		conn, err := r.db.Conn(ctx) // a pool may have several servers
+		conn, err := r.db.Conn(ctx)
 		if err != nil {
 			return nil, err
 		}
 		defer conn.Close() //nolint:errcheck // back to the pool
-		var readOnly string
-		if err := dialect.New(r.dialect).Add("SELECT @@global.read_only").Scan(ctx, conn, &readOnly); err != nil {
+		if err := primary(ctx, r.dialect, conn); err != nil {
 			return nil, err
-		}
-		if readOnly != "0" && readOnly != "OFF" { // a text since MariaDB 12
-			return nil, errStandby
 		}
 		s.Add("XA RECOVER")
 		db = conn

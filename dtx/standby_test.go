@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
@@ -32,6 +33,17 @@ func TestStandby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ledger, err := dtx.NewLog(dialect.PostgreSQL, either, nil)
+	if err == nil {
+		err = ledger.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := dtx.New(t.Context(), ledger, nil, &dtx.Options{Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var identity int64
 	if err := books.QueryRow("SELECT began FROM pawl_dtx WHERE id = 0").Scan(&identity); err != nil {
 		t.Fatal(err)
@@ -50,6 +62,9 @@ func TestStandby(t *testing.T) {
 	if n := number(t, books, "SELECT COUNT(*) FROM pawl_dtx_decided"); n != 1 {
 		t.Fatalf("the standby lists no branch, and %d records are left", n)
 	}
+	if _, err := there.Recover(t.Context()); !errors.Is(err, pawl.ErrUnavailable) { // a standby may lack records, too
+		t.Error(err)
+	}
 	if err := dtx.PostgreSQL("there", either).Check(t.Context()); !errors.Is(err, pawl.ErrUnavailable) {
 		t.Error(err)
 	}
@@ -57,13 +72,15 @@ func TestStandby(t *testing.T) {
 		t.Error(err)
 	}
 	must(t, either, "SELECT pg_promote()")
-	if _, err := c.Recover(t.Context()); err != nil {
-		t.Error(err)
+	for _, c := range []*dtx.Coordinator{c, there} {
+		if _, err := c.Recover(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 	if n := number(t, either, "SELECT COUNT(*) FROM things"); n != 1 {
 		t.Errorf("%d rows are committed", n)
 	}
-	if err := c.Close(t.Context()); err != nil {
+	if err := errors.Join(c.Close(t.Context()), there.Close(t.Context())); err != nil {
 		t.Error(err)
 	}
 }
