@@ -13,12 +13,11 @@ import (
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
-// TestStandby: a hot standby lists no prepared transactions, although a promotion brings them back. So the empty list of a standby must not end a
-// transaction. Without the record, the branch would be rolled back after the promotion.
-func TestStandby(t *testing.T) {
-	t.Parallel()
-	primary := testservers.PostgresPrimary(t)
-	admin := testservers.PostgresPool(t, primary.Addr)
+// replicated returns a primary server with a standby, its pool, and a pool that takes any of the two servers.
+func replicated(t *testing.T) (primary *testservers.Server, admin, either *sql.DB) {
+	t.Helper()
+	primary = testservers.PostgresPrimary(t)
+	admin = testservers.PostgresPool(t, primary.Addr)
 	must(t, admin, "ALTER SYSTEM SET max_prepared_transactions = 10") // of the copy, too
 	primary.Kill()
 	primary.Restart()
@@ -28,6 +27,14 @@ func TestStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { either.Close() })
+	return primary, admin, either
+}
+
+// TestStandby: a hot standby lists no prepared transactions, although a promotion brings them back. So the empty list of a standby must not end a
+// transaction. Without the record, the branch would be rolled back after the promotion.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	primary, admin, either := replicated(t)
 	books, log := fileLog(t, plain)
 	c, err := dtx.New(t.Context(), log, []*dtx.Resource{dtx.PostgreSQL("there", either)}, &dtx.Options{Lease: time.Hour})
 	if err != nil {
