@@ -37,7 +37,8 @@ func (a *attempt) lease(ctx, values context.Context, wait bool) (*Lease, error) 
 	}
 	l := &Lease{session: a.session, lock: a.lock, claim: a.claim, token: grant.Token, values: values, since: time.Now()}
 	if hold := a.lock.opts.MinHold; hold > 0 {
-		err = a.session.client.retryIf(ctx, wait, func() error { return l.keepTaken(ctx, hold, l.start) })
+		again := false
+		err = a.session.client.retryIf(ctx, wait, func() error { return l.keepTaken(ctx, hold, &again, l.start) })
 	} else {
 		err = l.start()
 	}

@@ -164,8 +164,8 @@ func (l *Lease) Within(ctx context.Context) (within context.Context, cancel func
 // keeps its promise. ctx bounds only the wait for the answer: Unlock returns within 100 ms of its
 // end. A context of this lease ends when Unlock begins, so of such a ctx only the deadline counts.
 //
-// Unlock returns [ErrLost] if the lock was lost before and the first answer of the store arrived. After a lost answer a claim that is
-// gone counts as released. Unlock returns [ErrUnavailable] if the
+// Unlock returns [ErrLost] if the client knew of a loss, or if the first answer of the store tells of a loss. After a lost answer a claim that
+// is gone counts as released. Unlock returns [ErrUnavailable] if the
 // store did not answer in time; then each heartbeat repeats the release until the session ends.
 // Unlock of a nil lease does nothing. A second Unlock returns the error of an earlier loss, else
 // nil.

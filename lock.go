@@ -45,8 +45,8 @@ type LockOptions struct {
 	//
 	// MinHold is 100 ms (or the least TTL of the store) to 7 days; 0 is no minimum. The name is
 	// free earlier only when an operator breaks it, or the store forgets: a restart grace does not
-	// cover a minimum hold. After [ErrUnavailable] the name may stay taken. Stores without minimum
-	// holds refuse: [ErrUnsupported].
+	// cover a minimum hold. After [ErrUnavailable] the name may stay taken until the store serves the client again, and for the whole
+	// time if the client closes before. Stores without minimum holds refuse: [ErrUnsupported].
 	MinHold time.Duration
 
 	// Label tells an operator the purpose of the lock; up to 512 bytes without
@@ -124,7 +124,8 @@ func (l *lock) base() *lock { return l }
 //     the error matches [ErrUnavailable] as well.
 //   - [ErrNotAcquired] without an error of ctx: an operator evicted the waiting claim. Or the caller would wait for
 //     itself: ctx holds the reading side of this lock, or its owner wants more than it holds, see [WithOwner].
-//   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL.
+//   - [ErrUnavailable]: the store answered no request of the client for that name for a whole TTL, or no request of the
+//     minimum hold.
 //   - [ErrMismatch], [ErrUnsupported], [ErrInvalid] or [ErrClosed], at once.
 //
 // While the store may have forgotten locks, Lock waits, too. If ctx ends then, the error matches [ErrGrace] as well.

@@ -37,15 +37,15 @@ func (c *Client) checkMinHold(what string, hold time.Duration, none string) erro
 //
 // Keep fails with [ErrUnsupported] on a store that keeps no sessions for so long. For a lease that
 // has ended, Keep fails with the error of [Lease.Err]. After [ErrUnavailable] the name may stay
-// taken.
+// taken, as with [LockOptions].MinHold.
 func (l *Lease) Keep(ctx context.Context, d time.Duration) error {
-	if err := l.keepFor(ctx, d, func() error { return nil }); err != nil {
+	if err := l.keepFor(ctx, d, new(bool), func() error { return nil }); err != nil {
 		return l.lock.failed(err)
 	}
 	return nil
 }
 
-func (l *Lease) keepFor(ctx context.Context, d time.Duration, then func() error) error {
+func (l *Lease) keepFor(ctx context.Context, d time.Duration, again *bool, then func() error) error {
 	err := l.Err()
 	if err == nil {
 		err = l.session.client.checkMinHold("d", d, "")
@@ -55,7 +55,7 @@ func (l *Lease) keepFor(ctx context.Context, d time.Duration, then func() error)
 	}
 	work, stop := l.Within(ctx)
 	defer stop()
-	if err = l.keepTaken(work, d, then); errors.Is(err, errSession) {
+	if err = l.keepTaken(work, d, again, then); errors.Is(err, errSession) {
 		return fmt.Errorf("%w: %w", ErrLost, err) // the next heartbeat tells the lease
 	} else if err != nil {
 		return errors.Join(l.Err(), err)
@@ -68,8 +68,9 @@ func (l *lock) keepHeld(ctx context.Context, lease *Lease, wait bool, holds func
 	if l.opts.MinHold == 0 {
 		return nil
 	}
+	again := false
 	err := l.client.retryIf(ctx, wait, func() error {
-		return lease.keepFor(ctx, l.opts.MinHold, func() error {
+		return lease.keepFor(ctx, l.opts.MinHold, &again, func() error {
 			if l.client.life.Err() != nil {
 				return ErrClosed
 			}
@@ -83,8 +84,8 @@ func (l *lock) keepHeld(ctx context.Context, lease *Lease, wait bool, holds func
 }
 
 // keepTaken keeps the name of a grant taken for the minimum hold. If then fails, nothing is kept. A second call for the same hold does no
-// harm: what an earlier request still keeps shares the grant.
-func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() error) error {
+// harm: what an earlier request still keeps shares the grant. again says that such a request may keep the grant also without the lease.
+func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, again *bool, then func() error) error {
 	c := l.session.client
 	if !c.begin() { // Close waits for the session of the minimum hold
 		return ErrClosed
@@ -109,6 +110,10 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 	if err = unavailable(ctx, "enter", err); errors.Is(err, engine.ErrGone) { // the session ended before the request arrived
 		err = engine.Unavailable("enter", err)
 	}
+	if *again {
+		is.Token = 0 // does not show that the lease stands
+	}
+	*again = true
 	if err == nil {
 		err = l.session.shares(ctx, l, is.Token)
 	}
@@ -119,18 +124,31 @@ func (l *Lease) keepTaken(ctx context.Context, hold time.Duration, then func() e
 		err = then()
 	}
 	if err != nil {
-		closing := context.WithoutCancel(ctx)
-		c.tasks.Go(func() {
-			whole, stop := context.WithTimeout(closing, c.opts.RequestTimeout)
-			defer stop()
-			bound, cancel := linger(whole, c.life)
-			defer cancel()
-			s.Close(bound) //nolint:errcheck // it ends by itself
-		})
+		c.tasks.Go(func() { c.giveBack(context.WithoutCancel(ctx), s, &stays, hold) })
 		return fmt.Errorf("minimum hold: %w", err)
 	}
 	ended, end := context.WithCancel(ctx)
 	end()
 	s.Close(ended) //nolint:errcheck // only the local part is freed
 	return nil
+}
+
+// giveBack ends a minimum hold whose call has failed. Else the client itself would wait behind that hold with its next session. If the
+// session cannot be closed, giveBack evicts the claim. An eviction needs no session, and may be repeated when the store is back.
+func (c *Client) giveBack(ctx context.Context, s engine.Session, stays *engine.Claim, hold time.Duration) {
+	began := time.Now()
+	whole, stop := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer stop()
+	bound, cancel := linger(whole, c.life)
+	defer cancel()
+	if s.Close(bound) == nil {
+		return
+	}
+	c.Retry(ctx, hold, func() error { //nolint:errcheck // the hold ends by itself
+		err := c.ask(ctx, "evict", func(ctx context.Context) error { return c.engine.Evict(ctx, stays.Resource, stays.ID) })
+		if errors.Is(err, engine.ErrGone) && time.Since(began) <= c.opts.TTL { // the request to enter may still arrive
+			err = engine.Unavailable("evict", err)
+		}
+		return err
+	})
 }

@@ -138,49 +138,6 @@ func TestMinHoldIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// TestMinHoldAfterALostRequest: a call that waits asks again when the store answers no request of its minimum hold.
-func TestMinHoldAfterALostRequest(t *testing.T) {
-	kept := pawl.LockOptions{MinHold: time.Hour}
-	for name, row := range map[string]struct {
-		of   string // the name that is kept
-		call func(context.Context, *pawl.Client) (*pawl.Lease, error)
-	}{
-		"lock": {"m", func(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
-			return c.Mutex("m").With(kept).Lock(ctx)
-		}},
-		"all": {"m", func(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
-			leases, err := pawl.LockAll(ctx, c.Mutex("m").With(kept))
-			return append(leases, nil)[0], err
-		}},
-		"slot": {"pawl:slots/m", func(ctx context.Context, c *pawl.Client) (*pawl.Lease, error) {
-			slot, err := c.Slots("m", 1).With(kept).Take(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return slot.Lease, nil
-		}},
-	} {
-		for verb, lost := range map[string]fault{verbOpen: first(1, fails, nil), verbEnter + " " + row.of: first(1, nil, first(1, losesReply, nil))} {
-			t.Run(name+" "+verb, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					eng := memengine.New()
-					c, store := newFaultyClient(t, eng, nil)
-					store.set(lost, verb)
-					lease, err := row.call(t.Context(), c)
-					if err != nil {
-						t.Fatal(err)
-					}
-					mustUnlock(t, lease)
-					synctest.Wait() // the first session of the minimum hold is closed
-					if claims := show(t, eng, row.of).Claims; len(claims) != 1 || !strings.HasSuffix(claims[0].ID, ".kept") {
-						t.Errorf("claims %+v", claims)
-					}
-				})
-			})
-		}
-	}
-}
-
 // TestMinHoldRefusedLate: the store grants the claim and refuses that of the minimum hold. The grant is
 // given back at once.
 func TestMinHoldRefusedLate(t *testing.T) {
@@ -355,17 +312,19 @@ func TestMinHoldEndsBeforeItsClaim(t *testing.T) {
 	}
 }
 
+// slow: the request takes 150 ms, and does not arrive if the caller gives up before.
+func slow(ctx context.Context, do func(context.Context) error) error {
+	select {
+	case <-time.After(150 * time.Millisecond):
+		return do(ctx)
+	case <-ctx.Done():
+		return engine.Unavailable("slow", ctx.Err())
+	}
+}
+
 // TestMinHoldOfATurn: Downgrade and TryUpgrade begin a minimum hold before the old side is released. A turn whose old side was lost, or that fails, keeps
 // no name taken.
 func TestMinHoldOfATurn(t *testing.T) {
-	slow := func(ctx context.Context, do func(context.Context) error) error {
-		select {
-		case <-time.After(150 * time.Millisecond):
-			return do(ctx)
-		case <-ctx.Done():
-			return engine.Unavailable("slow", ctx.Err())
-		}
-	}
 	for name, row := range map[string]struct {
 		side func(*pawl.RWMutex) pawl.Locker
 		turn func(*pawl.RWMutex, context.Context, *pawl.Lease) (*pawl.Lease, error)
@@ -380,6 +339,7 @@ func TestMinHoldOfATurn(t *testing.T) {
 				rw := c.RWMutex("m")
 				kept := rw.With(pawl.LockOptions{MinHold: time.Hour})
 				from := mustLock(t, t.Context(), row.side(rw))
+				old := show(t, eng, "m").Claims[0].ID
 				store.set(fails, verbOpen)
 				_, err := row.turn(kept, t.Context(), from)
 				wantErr(t, err, pawl.ErrUnavailable)
@@ -396,15 +356,16 @@ func TestMinHoldOfATurn(t *testing.T) {
 					t.Errorf("the call returned %v after its begin, with a ctx of 50 ms", took)
 				}
 				store.set(nil, verbOpen, verbLeave)
+				pass(10 * time.Second) // the heartbeat leaves the claim of that turn
 
 				store.set(hangs, verbRenew)
 				store.set(slow, verbClose)
-				breakLock(t, eng, "m")
+				store.set(during(func() { noErr(t, eng.Evict(t.Context(), "m", old)) }), verbOpen)
 				_, err = row.turn(kept, t.Context(), from)
 				wantErr(t, err, pawl.ErrLost)
 				pass(time.Second)
 				wantFree(t, eng, "m")
-				store.set(nil, verbRenew, verbClose)
+				store.set(nil, verbRenew, verbClose, verbOpen)
 
 				to, err := row.turn(kept, t.Context(), mustLock(t, t.Context(), row.side(rw)))
 				noErr(t, err)

@@ -57,9 +57,9 @@ func (m *RWMutex) Downgrade(ctx context.Context, w *Lease) (*Lease, error) {
 // TryUpgrade makes a writer of the reader that has the lease r, if it is the only reader and nobody
 // waits. Else TryUpgrade fails with [ErrNotAcquired] at once, and r is unchanged: two readers that
 // wait to write would wait for each other for ever. TryUpgrade returns the lease of the writer,
-// which has a new token, and releases r. Before that, one more read shows that the store still has the claim of r. TryUpgrade fails with
-// [ErrLost] if that claim is gone, because another client may have written in between. A ctx of r, and MinHold, count as in
-// [RWMutex.Downgrade].
+// which has a new token, and releases r. Before that, one more request (Show) tells whether the store still has the claim of r. TryUpgrade fails with
+// [ErrLost] if that claim is gone, because another client may have written in between. After an error that does not match [ErrLost], r is
+// unchanged. A ctx of r, and MinHold, count as in [RWMutex.Downgrade].
 func (m *RWMutex) TryUpgrade(ctx context.Context, r *Lease) (*Lease, error) {
 	return m.turn(ctx, "upgrade", r, &m.lock)
 }
@@ -80,25 +80,28 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 	defer stop()
 	ends, cancel := Linger(releasing) // bounds both releases together
 	defer cancel()
+	between := lease.token != from.token // another client may have held the lock
+	if to.weight > from.lock.weight {    // the token of a writer is new
+		err = from.session.shares(ctx, from, 0)
+		between = errors.Is(err, errApart)
+	}
 	var lost error
 	release := func() error {
 		lost = from.unlockBy(releasing, ends)
 		switch {
 		case errors.Is(lost, ErrLost):
-		case to.weight < from.lock.weight && lease.token != from.token:
+		case between: // the release does not tell after a lost reply
 			lost = m.failed(fmt.Errorf("%s: %w: another client may have held the lock in between", doing, ErrLost))
 		default:
 			lost = nil // the heartbeat repeats a release that the store did not confirm
 		}
 		return lost
 	}
-	if to.weight > from.lock.weight {
-		err = m.stands(ctx, from)
-	}
 	switch {
-	case err != nil:
-	case to.opts.MinHold == 0:
+	case between || err == nil && to.opts.MinHold == 0:
 		err = release()
+	case err != nil:
+		err = m.failed(fmt.Errorf("%s: %w", doing, m.client.stopped(ctx, err)))
 	default:
 		err = to.keepHeld(ctx, lease, false, release)
 	}
@@ -110,20 +113,4 @@ func (m *RWMutex) turn(ctx context.Context, doing string, from *Lease, to *lock)
 		return nil, errors.Join(cmp.Or(lost, err), lease.unlockBy(releasing, ends))
 	}
 	return lease, nil
-}
-
-// stands fails unless the store still has the claim of a reader that has become a writer. The release of the reader tells that too, but
-// not after a lost reply. The token of a writer is new in any case.
-func (m *RWMutex) stands(ctx context.Context, r *Lease) error {
-	err := r.session.shares(ctx, r, 0)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errApart):
-		r.session.renewSoon()
-		err = fmt.Errorf("%w: another client may have held the lock in between", ErrLost)
-	default:
-		err = m.client.stopped(ctx, err)
-	}
-	return m.failed(fmt.Errorf("upgrade: %w", err))
 }

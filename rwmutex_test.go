@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,6 +215,27 @@ func TestUpgradeOfTheLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUpgradeOfTheBroken: TryUpgrade ends the lease of a reader that an operator evicted, and says who did so.
+func TestUpgradeOfTheBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := memengine.New()
+		c, store := newFaultyClient(t, eng, nil)
+		rw := c.RWMutex("m")
+		r := mustLock(t, t.Context(), rw.RLocker())
+		store.set(hangs, verbRenew)
+		_, err := newClient(t, eng, &pawl.Options{Label: "an operator"}).Break(t.Context(), "m", pawl.BreakOptions{})
+		noErr(t, err)
+		_, err = rw.TryUpgrade(t.Context(), r)
+		wantErr(t, err, pawl.ErrLost)
+		wantErr(t, r.Err(), pawl.ErrLost)
+		if !strings.Contains(err.Error(), "broken by an operator") {
+			t.Error(err)
+		}
+		wantFree(t, eng, "m")
+		store.set(nil, verbRenew)
+	})
 }
 
 // TestUpgradeInTrouble: the store does not answer whether the reader is still there. The reader is unchanged.

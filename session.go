@@ -302,7 +302,7 @@ func (s *session) drop(l *Lease) {
 
 // shares returns errApart unless a grant of a later claim is that of the lease through, or of another lease of its owner. Such leases share
 // their grants, and a later claim gets the largest of their tokens. That may also be the token of another client, or of a lease on its
-// way out. Then, and for no token, the store says whether the claim of the lease through still stands.
+// way out. Then, and if got is 0, the store says whether the claim of the lease through still stands.
 func (s *session) shares(ctx context.Context, through *Lease, got fence.Token) error {
 	if got == through.token || s.granted(through.claim, got) {
 		return nil

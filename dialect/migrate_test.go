@@ -4,11 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pawl-go/pawl/dialect"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 var errRefused = errors.New("refused")
@@ -84,6 +86,35 @@ func TestMigrateTellsOfAnIndexThatCheckDoesNotMiss(t *testing.T) {
 	if err := dialect.Migrate(t.Context(), &refusing{db, "CREATE UNIQUE INDEX", 1_000_000}, last, check); !errors.Is(err, errRefused) {
 		t.Error(err)
 	}
+}
+
+// A statement fails in a transaction. All later ones fail because the first one did, and Migrate tells the first error.
+func TestMigrateTellsTheFirstError(t *testing.T) {
+	db := open(t, "pgx", testservers.PostgresURL(testservers.SharedPostgres(t).Addr))
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing is kept
+	err = dialect.Migrate(t.Context(), tx, []string{"CREATE TABLE no_such_schema.things (n int)"}, func(context.Context) error { return dialect.ErrMissing })
+	if _, state, _ := strings.Cut(fmt.Sprint(err), "SQLSTATE "); state != "3F000)" {
+		t.Error(err)
+	}
+}
+
+// The error of Create names the table that could not be made.
+func TestCreateNamesItsTable(t *testing.T) {
+	each(t, func(t *testing.T, d dialect.Dialect, db *sql.DB) {
+		table := dialect.Table{Name: "no_such_schema.things", Columns: []dialect.Column{{Name: "n", Type: dialect.Integer, Key: true}}}
+		if d == dialect.SQLite { // whose check of another schema fails
+			table.Name = "things"
+			db.SetMaxOpenConns(1)
+			exec(t, db, "PRAGMA query_only = 1")
+		}
+		if err := table.Create(t.Context(), db, d); err == nil || !strings.HasPrefix(err.Error(), "create table "+table.Name+": ") {
+			t.Error(err)
+		}
+	})
 }
 
 // A program without the right to make tables finds that another program has made them meanwhile.

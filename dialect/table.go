@@ -172,17 +172,27 @@ const makes = 10
 // [ErrMissing] if something is missing; Migrate returns every other error, and makes nothing then. Several
 // programs may do so at the same time. After a statement that fails, Migrate runs no later one. So let check ask for what the last
 // statement makes, as a row with the format. Else a program that is killed between two statements leaves an index out, and no later
-// Migrate makes that index.
+// Migrate makes that index. A user who may not make tables adds no missing row to tables that are there, because an earlier statement fails. Let the
+// owner of the tables run the statements then.
 func Migrate(ctx context.Context, db DB, statements []string, check func(context.Context) error) error {
+	return migrate(ctx, db, statements, check, "make the tables")
+}
+
+func migrate(ctx context.Context, db DB, statements []string, check func(context.Context) error, what string) error {
 	if err := check(ctx); !errors.Is(err, ErrMissing) {
 		return err
 	}
 	made, making := 0, error(nil)
-	for tries := 1; made < len(statements); {
-		_, making = db.ExecContext(ctx, statements[made])
-		if making == nil {
-			made, tries = made+1, 1
-		} else if tries++; tries > makes || ctx.Err() != nil { // PostgreSQL may refuse one of two programs that create a table at once
+	for tries := 1; made < len(statements); tries++ {
+		_, err := db.ExecContext(ctx, statements[made])
+		if err == nil {
+			made, making, tries = made+1, nil, 0
+			continue
+		}
+		if making == nil { // in a transaction of PostgreSQL the later errors only say that this one came before
+			making = err
+		}
+		if tries == makes || ctx.Err() != nil { // PostgreSQL may refuse one of two programs that create a table at once
 			break
 		}
 	}
@@ -190,17 +200,17 @@ func Migrate(ctx context.Context, db DB, statements []string, check func(context
 	if making == nil || checking != nil && !errors.Is(checking, ErrMissing) || checking == nil && made == 0 { // without the right, beside a program that has it
 		return checking
 	}
-	return fmt.Errorf("make the tables: %w", making)
+	return fmt.Errorf("%s: %w", what, making)
 }
 
 // Create creates the table if it is missing, and then checks it. Several programs may do
-// so at the same time.
+// so at the same time. On PostgreSQL and SQLite a program that is killed meanwhile may leave an index out, and no later Create makes that index.
 func (t Table) Create(ctx context.Context, db *sql.DB, d Dialect) error {
 	query, err := t.Schema(d)
 	if err != nil {
 		return err
 	}
-	return Migrate(ctx, db, strings.Split(query, ";\n"), func(ctx context.Context) error { return t.Check(ctx, db, d) })
+	return migrate(ctx, db, strings.Split(query, ";\n"), func(ctx context.Context) error { return t.Check(ctx, db, d) }, "create table "+t.Name)
 }
 
 // Check returns an error that matches [ErrShape], and names the difference, unless the table

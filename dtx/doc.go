@@ -61,5 +61,8 @@
 // With lib/pq an idle connection of the log that has died is found at the decision only. Then the coordinator
 // fences its own row, so all its open transactions over several databases abort.
 //
+// A server of MySQL or MariaDB that becomes read-only at a switchover keeps its connections. Call SetConnMaxLifetime of your *sql.DB with 30 s or
+// so: else a coordinator stays there, and each decision and each recovery fails.
+//
 // A copy of the log's database has the same identity. Two copies must not be used with the same databases.
 package dtx

@@ -80,7 +80,8 @@ type Engine interface {
 	// store in steps. After a step without a name the engine yields an empty name, which says that the store answers.
 	List(ctx context.Context, prefix string) iter.Seq2[string, error]
 
-	// Show reads one resource. A resource without claims is the zero Resource.
+	// Show reads one resource. A resource without claims is the zero Resource. The resource is not older than any answer
+	// that the caller has from this engine. So Show tells a writer whether a claim of the same owner was there until the grant.
 	Show(ctx context.Context, name string) (Resource, error)
 
 	// Evict removes a claim of any session, granted or waiting, and hands the resource on.

@@ -46,12 +46,12 @@ func (r *record) entry() Entry {
 func (l *Leases) Show(ctx context.Context, key Key) (e Entry, found bool, err error) {
 	_, err = l.claimant(key, Fingerprint{}, 0)
 	if err == nil {
-		var is *record
-		if is, _, err = l.load(ctx, l.value(key)); err == nil && is != nil {
-			e, found, err = l.entry(ctx, is)
+		is := stored{value: l.value(key)}
+		if is.record, is.seen, err = l.load(ctx, is.value); err == nil && is.record != nil {
+			e, found, err = l.entry(ctx, &is)
 		}
 		if found {
-			e.Result, err = l.fetch(ctx, is)
+			e.Result, err = l.fetch(ctx, is.record)
 		}
 	}
 	if err != nil {
@@ -70,31 +70,44 @@ func (l *Leases) load(ctx context.Context, v *pawl.Value) (*record, pawl.Snapsho
 }
 
 // entry adds the holder, whom only the lock knows; found is false when the record has expired and no caller works on the key.
-func (l *Leases) entry(ctx context.Context, is *record) (e Entry, found bool, err error) {
-	e = is.entry()
-	if is.State == Claimed {
+// Without a holder entry reads the record again, because the worker may have ended after the first look.
+func (l *Leases) entry(ctx context.Context, is *stored) (e Entry, found bool, err error) {
+	for is.record != nil {
+		e = is.entry()
+		if is.State != Claimed {
+			return e, !is.expired(time.Now()), nil
+		}
 		lock, err := l.client.Show(ctx, l.mutex(is.key()).Name())
 		if err != nil {
 			return e, false, err
 		}
 		if len(lock.Holders) > 0 {
 			e.Holder = &lock.Holders[0]
+			return e, true, nil
+		}
+		old := is.seen.Number
+		if is.record, is.seen, err = l.load(ctx, is.value); err != nil {
+			return e, false, err
+		}
+		if is.seen.Number == old {
+			return e, !is.expired(time.Now()), nil
 		}
 	}
-	return e, e.Holder != nil || !is.expired(time.Now()), nil
+	return Entry{}, false, nil
 }
 
 // List yields the keys whose scope is this one, or all keys if scope is empty, in no order, each
 // once and without Result. Keys that have expired are not among them, unless a caller works on them. A key that comes or goes
 // meanwhile may be missing. List reads the records one after the other: it is for operators and sweepers. After an error that
-// matches [pawl.ErrMismatch] or [pawl.ErrUnsupported], which is that of one record, List goes on. List ends after any other error.
+// matches [pawl.ErrMismatch] or [pawl.ErrUnsupported], which is that of one record, List goes on.
+// Any other error ends List, and so does an error of the store itself that matches [pawl.ErrUnsupported].
 func (l *Leases) List(ctx context.Context, scope string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for is, err := range l.records(ctx, scope) {
 			var e Entry
 			found := true
 			if err == nil {
-				e, found, err = l.entry(ctx, is.record)
+				e, found, err = l.entry(ctx, &is)
 			}
 			if err != nil {
 				err = fmt.Errorf("list keys: %w", err)

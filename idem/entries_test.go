@@ -1,6 +1,7 @@
 package idem_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
 	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/idem"
 )
@@ -163,6 +165,58 @@ func TestListGoesOn(t *testing.T) {
 			}
 		}
 	})
+}
+
+// ending is a store in which a worker ends before an operator looks at its lock.
+type ending struct {
+	*memengine.Engine
+	end func()
+}
+
+func (e *ending) Show(ctx context.Context, name string) (engine.Resource, error) {
+	if end := e.end; end != nil {
+		e.end = nil
+		end()
+	}
+	return e.Engine.Show(ctx, name)
+}
+
+// TestShowWhileWorkEnds: between the look at the record and the look at the lock the worker may end. The key is told as the worker left it.
+func TestShowWhileWorkEnds(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			eng := &ending{Engine: memengine.New()}
+			l := idem.NewLeases(party(t, eng), nil)
+			work := func() *idem.Claim {
+				c := begin(t, l)
+				if late {
+					<-time.After(2 * idem.DefaultExpiry)
+				}
+				return c
+			}
+			c := work()
+			eng.end = func() { noErr(t, c.Abort(t.Context())) }
+			if e, found, err := l.Show(t.Context(), pay); found || err != nil {
+				t.Errorf("late %v: %+v, %v: want no key", late, e, err)
+			}
+			c = work()
+			eng.end = func() { noErr(t, c.Complete(t.Context(), []byte("paid"))) }
+			if e, found, err := l.Show(t.Context(), pay); !found || e.State != idem.Done || string(e.Result) != "paid" || err != nil {
+				t.Errorf("late %v: %+v, %v, %v: want the result", late, e, found, err)
+			}
+			noErr(t, l.Forget(t.Context(), pay))
+			c = work()
+			eng.end = func() { noErr(t, c.Complete(t.Context(), []byte("paid"))) }
+			var all []idem.State
+			for e, err := range l.List(t.Context(), pay.Scope) {
+				noErr(t, err)
+				all = append(all, e.State)
+			}
+			if !slices.Equal(all, []idem.State{idem.Done}) {
+				t.Errorf("late %v: listed %q", late, all)
+			}
+		})
+	}
 }
 
 // TestLostPart: a result that is no longer whole is an error, and never a reason to run again.

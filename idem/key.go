@@ -79,8 +79,8 @@ func (k Key) String() string { return k.Scope + "|" + k.ID }
 // JSON; fields that differ between two attempts, such as the time of sending, must not be in it.
 // The error matches [pawl.ErrInvalid] if content has no JSON, or if different content would have the same JSON. That is so
 // of text that is not UTF-8. So is a struct of which JSON writes no field, anywhere in content: its fields are not exported.
-// So are two fields with one name in JSON, of which JSON writes neither. A struct that is embedded counts as part of the
-// struct around it.
+// So are two fields with one name in JSON, of which JSON writes neither. So is a field that JSON leaves out, of a struct with a method that
+// makes JSON, where JSON does not call this method. A struct that is embedded counts as part of the struct around it.
 //
 // Fields that JSON leaves out beside others do not count. Such a field is not exported, has the tag "-", or has the name of a
 // field that is embedded less deeply. Methods that make JSON are trusted to write all, also those of an embedded field.
@@ -94,7 +94,7 @@ func KeyOf(operation string, content any) (Key, error) {
 	}
 	through := walk{make(map[place]bool), make(map[reflect.Type][][]int)}
 	if lost := through.lost(reflect.ValueOf(content)); lost != nil {
-		return Key{}, fmt.Errorf("%w: content has a %v: JSON writes none of its fields, or neither of two with one name", pawl.ErrInvalid, lost)
+		return Key{}, fmt.Errorf("%w: content has a %v: JSON writes none of its fields, neither of two with one name, or omits a field that a method writes", pawl.ErrInvalid, lost)
 	}
 	sum := sha256.Sum256(text)
 	key := Key{Scope: operation, ID: hex.EncodeToString(sum[:])}
@@ -128,7 +128,7 @@ type place struct {
 	is     reflect.Type
 }
 
-// lost returns the type of the first struct in v of which JSON loses all fields or two with one name, or nil.
+// lost returns the type of the first struct in v of which JSON loses all fields, two with one name, or those of a method. Else nil.
 func (w walk) lost(v reflect.Value) reflect.Type {
 	if !v.IsValid() || writesItself(v) {
 		return nil
@@ -196,7 +196,7 @@ func fieldsOf(t reflect.Type) (fields [][]int, written bool) {
 // shape is what JSON writes of a struct, by the rules of package json.
 type shape struct {
 	names map[string]field
-	lost  bool // an embedded struct makes its own JSON, and the struct around it does not
+	lost  bool // a field that JSON leaves out is of a struct with a method that makes JSON, which JSON does not call
 }
 
 // field is the field that has a name in JSON.
@@ -212,6 +212,7 @@ func (s *shape) add(t reflect.Type, index []int, around []reflect.Type) {
 	if slices.Contains(around, t) {
 		return // less deep fields have these names
 	}
+	own := encodes(reflect.PointerTo(t)) // has the methods of t too
 	for i := range t.NumField() {
 		of := t.Field(i)
 		tag, inner := of.Tag.Get("json"), of.Type
@@ -226,8 +227,8 @@ func (s *shape) add(t reflect.Type, index []int, around []reflect.Type) {
 		embedded := of.Anonymous && inner.Kind() == reflect.Struct
 		switch {
 		case tag == "-" || !of.IsExported() && !embedded:
+			s.lost = s.lost || own
 		case embedded && name == "":
-			s.lost = s.lost || encodes(of.Type)
 			s.add(inner, f.index, append(around, t))
 		case name == "":
 			f.rank++ // a tag goes before

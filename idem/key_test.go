@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"net/netip"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -130,9 +131,20 @@ func TestKeyOfLosesNothing(t *testing.T) {
 type (
 	Order    struct{ ID string }
 	Customer struct{ ID string }
+	City     struct{ Name string }
+	Country  struct{ Code string }
+	Price    struct {
+		cents    int
+		Currency string
+	}
 )
 
-// TestKeyOfLosesNoFields: two fields with one name in JSON are refused, because JSON writes neither.
+func (c City) MarshalText() ([]byte, error)    { return []byte(c.Name), nil }
+func (c Country) MarshalText() ([]byte, error) { return []byte(c.Code), nil }
+func (p *Price) MarshalText() ([]byte, error)  { return []byte(p.Currency + strconv.Itoa(p.cents)), nil }
+
+// TestKeyOfLosesNoFields: two fields with one name in JSON are refused, because JSON writes neither. So are fields that only methods write which JSON
+// does not call.
 func TestKeyOfLosesNoFields(t *testing.T) {
 	type Day struct{ time.Time }
 	type Hour struct{ time.Time }
@@ -157,6 +169,14 @@ func TestKeyOfLosesNoFields(t *testing.T) {
 			Cents int
 		}{Cents: 500},
 		list{&list{}},
+		struct { // has methods of its own by a pointer only
+			big.Int
+			Cents int
+		}{*big.NewInt(1), 500},
+		Price{500, "EUR"}, map[string]Price{"a": {500, "EUR"}}, struct {
+			Price
+			Order
+		}{Price{500, "EUR"}, Order{"o"}},
 	} {
 		if key, err := idem.KeyOf("pay", content); !errors.Is(err, pawl.ErrInvalid) {
 			t.Errorf("%+v: %q, %v", content, key, err)
@@ -179,6 +199,10 @@ func TestKeyOfKnowsTheNamesInJSON(t *testing.T) {
 		order
 		*customer
 	}
+	type inCountry struct { // JSON calls neither method, and writes all fields
+		City
+		Country
+	}
 	seen := make(map[idem.Key]any)
 	for _, content := range []any{both{order{ID: "a"}, &customer{ID: "b"}}, both{order{ID: "b"}, &customer{ID: "b"}}, both{order{ID: "a"}, &customer{ID: "c"}}, both{},
 		struct {
@@ -189,7 +213,8 @@ func TestKeyOfKnowsTheNamesInJSON(t *testing.T) {
 			Order
 			Customer
 			Chosen string `json:"ID"`
-		}{Order{"a"}, Customer{"b"}, "c"}} {
+		}{Order{"a"}, Customer{"b"}, "c"}, inCountry{City{"a"}, Country{"b"}}, inCountry{City{"b"}, Country{"b"}}, inCountry{City{"a"}, Country{"a"}},
+		&Price{500, "EUR"}, &Price{600, "EUR"}, []Price{{500, "EUR"}}} {
 		key, err := idem.KeyOf("pay", content)
 		if other, is := seen[key]; is || err != nil {
 			t.Errorf("%#v: the key of %#v, %v", content, other, err)

@@ -45,8 +45,8 @@
 // A broker spreads messages over all processes that read. So two messages of a key may be in two processes. Set
 // ConsumerOptions.Single to let one process read at a time, under a lock of pawl. The next process begins with the
 // messages that the last one has not acknowledged, in the order of the broker. So the first effects of a key keep the order of the
-// broker through every crash. A dead letter is left out of that order. A key waits for 5 min and twice Feed.Hold at most, when the broker
-// delivers a message again after its last attempt.
+// broker through every crash. A dead letter is left out of that order. A key waits for a message that the broker delivers
+// again after its last attempt. The wait is 5 min and twice Feed.Hold at most, and the wait before the next attempt.
 //
 // # What is not promised
 //

@@ -121,7 +121,7 @@ func (p *plan) place(d Delivery, feed int, is identity, unloaded bool) {
 
 // again takes another delivery of a message.
 func (it *item) again(d handed) {
-	it.deliveries = append(it.deliveries, d)
+	it.deliveries, it.taken = append(it.deliveries, d), time.Time{}
 	if it.parked {
 		d.Unload()
 	}

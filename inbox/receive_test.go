@@ -33,8 +33,9 @@ type memory struct {
 // held is a message of memory.
 type held struct {
 	*memory
-	m     Message
-	stale bool // its feed has ended
+	m       Message
+	stale   bool         // its feed has ended
+	refuses func() error // a dead letter, or nil
 }
 
 // put puts messages behind all others.
@@ -80,6 +81,9 @@ func (h *held) Load(context.Context) (Message, error) { return h.m, nil }
 func (h *held) Ack(context.Context) error             { return nil }
 
 func (h *held) Dead(context.Context, string) error {
+	if h.refuses != nil {
+		return h.refuses()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stale {

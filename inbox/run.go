@@ -22,7 +22,7 @@ type run struct {
 	settled chan settled
 	workers sync.WaitGroup
 	begun   int           // workers that have not reported
-	hold    time.Duration // of the last feed with deliveries
+	hold    time.Duration // of the last feed
 	over    chan struct{} // closed when nothing is settled any more
 }
 
@@ -181,7 +181,7 @@ func (r *run) retry(it *item) {
 	r.plan.retry(it, time.Now().Add(backoff(it.tries, r.opts.Backoff, r.opts.MaxBackoff)))
 }
 
-// mostTaken, and twice Hold, is how long a key waits for a message that comes again. The broker may have dropped the message, and then
+// mostTaken, and twice Hold and the wait before the next attempt, is how long a key waits for a message that comes again. The broker may have dropped the message, and then
 // the key would wait for ever.
 const mostTaken = 5 * time.Minute
 
@@ -225,7 +225,7 @@ func (r *run) finish(s settled) {
 		return
 	}
 	it.tries++
-	if errors.Is(s.again, ErrTaken) && it.taken.IsZero() {
+	if errors.Is(s.again, ErrTaken) && it.taken.IsZero() && len(it.deliveries) == s.n { // else the message has come again
 		it.taken = time.Now()
 	}
 	r.report(fmt.Errorf("dead letter of message %q: %w", it.ID, s.again))

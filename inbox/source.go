@@ -49,6 +49,6 @@ type Delivery interface {
 	Nack(ctx context.Context) error
 	// Dead moves the message to the dead letters of the source, with the reason. The error matches ErrTaken if the delivery is not with its feed
 	// any more. The consumer is then done with the delivery. A consumer with ConsumerOptions.Single waits until the message comes again,
-	// at most 5 min and twice Hold.
+	// at most 5 min and twice Hold, and the wait before the next attempt.
 	Dead(ctx context.Context, reason string) error
 }

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -29,6 +30,8 @@ const (
 	// stretch is from how many numbers on the floor is worth lifting, and how many messages a look takes at most.
 	stretch = 4096
 )
+
+var errReadOnly = errors.New("the server is read-only, so open transactions may be on another one")
 
 // lift moves the floor to the last message that was read, and looks for messages of open transactions before that.
 func (o *owner) lift(ctx context.Context) error {
@@ -89,7 +92,8 @@ func (o *owner) visible(ctx context.Context) ([]place, error) {
 }
 
 // uncommitted reads the pending messages after a number and up to another, and some further messages. A message may belong
-// to an open transaction. A halted key may have very many messages, so uncommitted returns the number up to which it has read.
+// to an open transaction. A halted key may have very many messages, so uncommitted returns the number up to which it has read. A server that was the
+// primary until a switchover keeps its connections, and knows no transaction of the new one. So uncommitted fails on a read-only server.
 func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, upTo int64, further []int64) (map[int64]string, int64, error) {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
 	if err != nil {
@@ -103,6 +107,16 @@ func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, up
 	}
 	most := stretch + len(further)
 	places, err := collect(ctx, tx, t.number(s.Add(") ORDER BY seq LIMIT "), int64(most)), scanPlace)
+	if err != nil {
+		return nil, 0, err
+	}
+	var readOnly string // asked after the reading: transactions begin on another server when this one is read-only
+	if err := t.new().Add("SELECT CAST(@@GLOBAL.read_only AS CHAR)").Scan(ctx, tx, &readOnly); err != nil {
+		return nil, 0, err
+	}
+	if readOnly != "0" && readOnly != "OFF" {
+		return nil, 0, errReadOnly
+	}
 	if len(places) == most {
 		upTo = places[most-1].seq
 	}
@@ -110,5 +124,5 @@ func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, up
 	for _, at := range places {
 		found[at.seq] = at.key
 	}
-	return found, upTo, err
+	return found, upTo, nil
 }

@@ -285,6 +285,45 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
+// A table of another program has the name of the messages. Migrate refuses that table, and makes no index of it. The error tells an operator
+// which column differs.
+func TestMigrateBesideAnotherTable(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		for name, columns := range map[string]string{"strange": "n bigint", "alike": "part bigint, state bigint, seq bigint"} {
+			table := d.name + "_" + name
+			other, err := outbox.New(d.dialect, &outbox.Options{Table: table})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.db.Exec("CREATE TABLE " + table + " (" + columns + ")"); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the second call finds what the first one has made
+				if err := other.Migrate(t.Context(), d.db); !errors.Is(err, pawl.ErrMismatch) || !strings.Contains(err.Error(), "table "+table+" has another shape") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if _, err := d.db.Exec("SELECT * FROM " + table + "_parts"); err == nil {
+				t.Errorf("%s: a table was made", name)
+			}
+			if n := d.indexes(t, table); n != 0 {
+				t.Errorf("%s: %d indexes were made", name, n)
+			}
+		}
+	})
+}
+
+// indexes returns how many indexes a table has.
+func (d *database) indexes(t *testing.T, table string) (n int) {
+	t.Helper()
+	query := map[dialect.Dialect]string{dialect.PostgreSQL: "pg_indexes WHERE tablename = '", dialect.SQLite: "sqlite_master WHERE type = 'index' AND tbl_name = '",
+		dialect.MySQL: "information_schema.statistics WHERE table_schema = DATABASE() AND table_name = '"}[d.dialect]
+	if err := d.db.QueryRow("SELECT COUNT(*) FROM " + query + table + "'").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, dialect.SQLite)

@@ -116,7 +116,8 @@ func (t *Table) update(s *dialect.Statement, by string) *dialect.Statement {
 
 // Migrate makes the tables if they are missing. Several programs may do so at the same time. Tables of
 // another format or shape are refused with an error that matches [pawl.ErrMismatch], and are left as they are. Migrate does not
-// see that somebody has dropped an index. Without the unique index the table takes an ID twice.
+// see that somebody has dropped an index. Without the unique index the table takes an ID twice. A user who may not make tables cannot add a missing
+// row, as after a copy of the schema alone. Run the statements of Schema as the owner then.
 func (t *Table) Migrate(ctx context.Context, db *sql.DB) error {
 	return failed("migrate", dialect.Migrate(ctx, db, t.Schema(), func(ctx context.Context) error { return t.check(ctx, db) }))
 }
@@ -129,10 +130,12 @@ func (t *Table) Check(ctx context.Context, db *sql.DB) error {
 func (t *Table) check(ctx context.Context, db *sql.DB) error {
 	shape := t.parts.Check(ctx, db, t.dialect)
 	if shape == nil {
-		if err := t.checkFormat(ctx, db); err != nil {
-			return err
+		shape = t.checkFormat(ctx, db)
+	}
+	if shape == nil || errors.Is(shape, dialect.ErrMissing) { // Migrate must not make an index of another program's table
+		if messages := t.messages.Check(ctx, db, t.dialect); shape == nil || errors.Is(messages, dialect.ErrShape) {
+			shape = messages
 		}
-		shape = t.messages.Check(ctx, db, t.dialect)
 	}
 	if errors.Is(shape, dialect.ErrShape) {
 		return fmt.Errorf("%w: %w", pawl.ErrMismatch, shape)

@@ -151,17 +151,21 @@ func TestARowOfAnotherProgram(t *testing.T) {
 // The database cannot keep the reason why the broker refuses a message, because the encoding lacks a character. The message ends dead all the same.
 func TestAReasonThatTheDatabaseCannotKeep(t *testing.T) {
 	t.Parallel()
-	d := newDatabaseAt(t, dialect.PostgreSQL, testservers.PostgresLatin1URL(t))
-	ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"}, outbox.Message{Topic: "t", Key: "k"})
-	p := publish(func(_ context.Context, m outbox.Message) error {
-		return fmt.Errorf("%w: %s, \"é\"", outbox.ErrRefused, map[bool]string{true: "5 €", false: "5 £"}[m.ID == ids[0]])
-	})
-	d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 2, ContinueKeys: true})
-	for i, want := range []string{`5 \u20ac, \"\u00e9\"`, `5 £, "é"`} {
-		until(t, "dead", func() bool { return d.is(t, outbox.Dead, ids[i]) })
-		if e, err := d.table.Status(t.Context(), d.db, ids[i]); err != nil || !strings.Contains(e.Reason, want) {
-			t.Errorf("%+v, %v", e, err)
-		}
+	for encoding, url := range testservers.PostgresEncodedURLs(t) {
+		t.Run(encoding, func(t *testing.T) {
+			d := newDatabaseAt(t, dialect.PostgreSQL, url)
+			ids := d.enqueue(t, outbox.Message{Topic: "t", Key: "k"}, outbox.Message{Topic: "t", Key: "k"})
+			p := publish(func(_ context.Context, m outbox.Message) error {
+				return fmt.Errorf("%w: %s, \"é\"", outbox.ErrRefused, map[bool]string{true: "5 €", false: "5 £"}[m.ID == ids[0]])
+			})
+			d.run(t, newClient(t), p, outbox.RelayOptions{MaxAttempts: 2, ContinueKeys: true})
+			for i, want := range []string{`5 \u20ac, \"\u00e9\"`, `5 £, "é"`} {
+				until(t, "dead", func() bool { return d.is(t, outbox.Dead, ids[i]) })
+				if e, err := d.table.Status(t.Context(), d.db, ids[i]); err != nil || !strings.Contains(e.Reason, want) {
+					t.Errorf("%+v, %v", e, err)
+				}
+			}
+		})
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 //
 // Load, Watch and List may be late, as those of a replica. No lock then has two holders, but a
 // client may wrongly learn that it lost a lock, or wait longer. Swap and Delete may not be late:
-// they take effect at one moment in the whole store, or not at all.
+// they take effect at one moment in the whole store, or not at all. TryUpgrade of an RWMutex is the exception: a Load must not be
+// older than the last answered Swap of that key by the same client. Else TryUpgrade may miss that another client wrote in between.
 //
 // All methods are safe for concurrent use and end when ctx does. A failure is
 // [engine.ErrUnavailable]; then the outcome of Swap and Delete is unknown, and either may still

@@ -71,8 +71,9 @@ var redisTwins = map[string]twin[rueidis.Client]{
 // an error that matches [engine.ErrNoStore].
 //
 // OpenDatabase takes the parameters of passwords and TLS, connections (4 by default), and
-// pooled of PostgreSQL. OpenDatabase refuses the parameters of locks. Each connection to MySQL or MariaDB ends after 30 s, when no
-// statement uses it. So services leave a server that is no longer the primary, and that keeps its connections.
+// pooled of PostgreSQL. OpenDatabase refuses the parameters of locks. A connection to MySQL or MariaDB that is older
+// than 30 s is closed when it is idle or comes back to the pool. A transaction or a *sql.Conn keeps it. So services leave a server that is no
+// longer the primary, and that keeps its connections.
 //
 // OpenDatabase fails with [ErrURL] when the URL is wrong or of another kind of store, before any
 // request. OpenDatabase fails with [engine.ErrUnavailable] as Open does. ctx bounds the opening only. The

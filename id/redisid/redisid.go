@@ -33,9 +33,9 @@
 // A key that is missing begins at 1, and any other goes on from the number that it holds. All
 // numbers that Redis forgot in a restart, a flush or a failover repeat. See [Counter.Forgets].
 //
-// The key is a hash with a mark, and else a plain number as INCR keeps it. The Redis user
-// needs EVALSHA and EVAL. With a mark the user also needs INFO, TIME, OBJECT ENCODING, EXISTS, DEL and the commands of
-// hashes. Without a mark the user needs the commands of strings. A script touches no other
+// The key is a hash with a mark, and else a plain number as INCR keeps it. The Redis user needs EVALSHA and EVAL.
+// With a mark the user also needs INFO, TIME, OBJECT ENCODING, EXISTS, DEL and the commands of hashes. Without a mark the user needs the
+// commands of strings. The client itself may need more, such as CLIENT TRACKING and CLUSTER SHARDS. A script touches no other
 // key, so that any key does in a Redis Cluster.
 package redisid
 

@@ -17,8 +17,8 @@
 //
 // A store that forgets what it acknowledged may forget a mark, and may give one number to two workers: then IDs may repeat. After such a
 // loss stop all generators. Start them when the clock is past each time that was used. That is the time of the stop, plus the largest
-// Event.Lead, the largest error of a clock, and Options.Burst. Or begin a new name, with a Layout.Epoch that is earlier by more than
-// this sum: all its IDs are larger.
+// Event.Lead, twice the largest error of a clock, and Options.Burst. The lead of an event with an error does not count. Or begin a new
+// name, with a Layout.Epoch that is earlier by more than this sum: all its IDs are larger.
 //
 // A machine whose memory was set back, or copied while the machine ran, has one generator twice. Restart the programs of such a
 // machine before they make IDs.

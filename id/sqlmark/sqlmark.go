@@ -93,7 +93,7 @@ func (r *Registers) Create(ctx context.Context) error {
 	return nil
 }
 
-// check does what Create does but does not create, once.
+// check does what Create does but does not create, once, and again while other transactions are in the way.
 func (r *Registers) check(ctx context.Context) error {
 	if r.ready.Load() {
 		return nil
@@ -107,14 +107,16 @@ func (r *Registers) check(ctx context.Context) error {
 	if r.ready.Load() {
 		return nil
 	}
-	if err := r.table.Check(ctx, r.db, r.dialect); err != nil {
-		return err
-	}
-	if err := r.flushes(ctx, true); err != nil {
-		return err
-	}
-	r.ready.Store(true)
-	return nil
+	return dialect.Repeat(ctx, dialect.Again, func() error {
+		if err := r.table.Check(ctx, r.db, r.dialect); err != nil {
+			return err
+		}
+		if err := r.flushes(ctx, true); err != nil {
+			return err
+		}
+		r.ready.Store(true)
+		return nil
+	})
 }
 
 // Mark implements [id.Registers].

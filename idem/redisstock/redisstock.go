@@ -37,7 +37,7 @@
 // and in a failover to a replica that lags behind. Then units may be sold twice or be lost. Where that
 // matters, take the units in a database, see package stock. A server with maxmemory needs the
 // policy noeviction. The Redis user needs EVALSHA, EVAL, TIME, DEL, and the commands of strings,
-// hashes and sorted sets. Outcomes of ids are kept for Options.Keep: a later repeat is a new call.
+// hashes and sorted sets. The client itself may need more, such as CLIENT TRACKING and CLUSTER SHARDS. Outcomes of ids are kept for Options.Keep: a later repeat is a new call.
 package redisstock
 
 import (

@@ -31,6 +31,9 @@
 //     all but one of them. Repeat those transactions.
 //   - On SQLite any other writer counts as in flight, because the file has one writer.
 //
+// A server of MySQL or MariaDB that becomes read-only at a switchover keeps its connections. Call SetConnMaxLifetime of your *sql.DB with 30 s or
+// so: else each claim fails there.
+//
 // # Cost
 //
 // A first call sends 3 statements beside those of the function: the claim, the savepoint and the

@@ -62,3 +62,25 @@ func TestSweepBesideWriters(t *testing.T) {
 		t.Error("nobody wrote beside the sweeper")
 	}
 }
+
+// TestSweepOfNothing: a sweeper that has nothing to delete waits for no writer.
+func TestSweepOfNothing(t *testing.T) {
+	f := newFixture(t, sqltest.SQLite(t, ""))
+	f.pays("a", 1, false)
+	writer, err := f.db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close() //nolint:errcheck // the test is over
+	if _, err := writer.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	defer writer.ExecContext(context.Background(), "ROLLBACK") //nolint:errcheck // as above
+	for _, more := range []string{"", "&_txlock=immediate"} {
+		on := f.on
+		on.Source = strings.Replace(on.Source, "busy_timeout(20000)", "busy_timeout(0)", 1) + more
+		if n, err := f.store.Sweep(t.Context(), on.Opened(t), 100); n != 0 || err != nil {
+			t.Errorf("%q: %d, %v", more, n, err)
+		}
+	}
+}

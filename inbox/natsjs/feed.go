@@ -20,11 +20,12 @@ import (
 const slack = 500 * time.Millisecond
 
 // turn bounds one wait at the server, and so does a quarter of AckWait. The client cannot end such a wait earlier without the loss of a message that is on its way.
+// So long the server also has for the handing out of messages that are there. A pull without a wait gets no answer while the server hands out no more, as at
+// MaxAckPending, or when another process takes the messages.
 const turn = 200 * time.Millisecond
 
-// brief is the wait of a pull for messages that are at the server already. A pull without a wait gets no answer while the server hands out no more, as at MaxAckPending, or when
-// another process takes the messages.
-const brief = 10 * time.Millisecond
+// scattered bounds a pull for messages that lie apart in the stream. The server reads up to 8 MB from its disk for each of them.
+const scattered = 16
 
 // givesUp is how long after the end of a wait at the server the client library gives a pull up.
 const givesUp = time.Second
@@ -42,7 +43,6 @@ type feed struct {
 	seen     uint64 // number of the last delivery by the durable consumer
 	most     int    // messages in one pull, so that all come soon
 	left     int    // messages at the server behind the last one
-	room     int    // MaxAckPending
 
 	// The messages that the last process had, and has not acknowledged:
 	missing int         // how many messages; 0: all are handed out
@@ -50,10 +50,11 @@ type feed struct {
 	ready   time.Time   // before, the server gives none of them again
 	found   []*delivery // that were given again, and newer ones
 
-	edited atomic.Bool // AckWait is another one now
+	edited atomic.Bool // AckWait is shorter now
 
 	mu   sync.Mutex
 	mine map[*delivery]bool // handed out and not settled
+	room int                // MaxAckPending, or no limit if zero or less
 }
 
 // errTaken names a reason for which a message never arrives.
@@ -62,8 +63,8 @@ var errTaken = errors.New("the client library keeps a message without a payload 
 // errGap says that a delivery did not arrive. Later messages would overtake that one.
 var errGap = fmt.Errorf("a delivery was lost on its way, or %w", errTaken)
 
-// errEdited says that this feed knows another AckWait than the server.
-var errEdited = errors.New("AckWait of the durable consumer was changed")
+// errEdited says that this feed extends too seldom.
+var errEdited = errors.New("AckWait of the durable consumer was made shorter")
 
 // errSlow says that messages may have come after the client library stopped waiting. The server counts them as delivered.
 var errSlow = errors.New("the answer of the server did not come in time")
@@ -116,12 +117,7 @@ func (f *feed) recover(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		old := 0
-		for _, d := range f.found {
-			if d.sequence <= f.last {
-				old++
-			}
-		}
+		old, all := f.came()
 		if old >= f.missing {
 			break
 		}
@@ -131,7 +127,7 @@ func (f *feed) recover(ctx context.Context) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
-		got, err := f.fetch(f.missing-old, brief)
+		got, err := f.fetch(min(f.missing-old, scattered), f.turn())
 		if err != nil {
 			return err
 		}
@@ -143,18 +139,40 @@ func (f *feed) recover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if pending <= len(f.found) { // the last process has acknowledged the others meanwhile
+		if pending <= all { // the last process has acknowledged the others meanwhile
 			break
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
 	}
-	slices.SortStableFunc(f.found, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
+	slices.SortFunc(f.found, func(a, b *delivery) int {
+		return cmp.Or(cmp.Compare(a.sequence, b.sequence), cmp.Compare(b.count, a.count))
+	})
+	sequence := uint64(0)
+	f.found = slices.DeleteFunc(f.found, func(d *delivery) bool {
+		repeat := d.sequence == sequence
+		if sequence = d.sequence; repeat {
+			d.settled()
+		}
+		return repeat
+	})
 	f.missing = 0
 	f.givenUp.Store(0)
 	f.again.Store(nil)
 	return nil
+}
+
+// came returns how many messages of the last process have come, and how many messages in all. A server before 2.10.14 may give the last message of the stream
+// twice, and counts the second delivery as the first. Then the server gives an earlier message after AckWait only.
+func (f *feed) came() (old, all int) {
+	again := make(map[uint64]bool)
+	for _, d := range f.found {
+		again[d.sequence] = again[d.sequence] || d.sequence <= f.last && d.count > 1
+	}
+	for _, is := range again {
+		if is {
+			old++
+		}
+	}
+	return old, len(again)
 }
 
 // rest waits until the server gives the messages again, and twice as long after each recovery in a row that was given up. Each costs the messages
@@ -185,7 +203,10 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	info := consumer.CachedInfo()
-	if info.Config.AckWait != f.hold {
+	f.mu.Lock()
+	f.room = info.Config.MaxAckPending
+	f.mu.Unlock()
+	if info.Config.AckWait < f.hold {
 		f.edited.Store(true)
 		return 0, errEdited
 	}
@@ -203,18 +224,26 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once. Else the first message would wait for
-// the last one. Also a nats-server of 2.9 may forget a pull to which a message comes at its end.
+// turn is the wait of one pull.
+func (f *feed) turn() time.Duration { return max(time.Millisecond, min(turn, f.hold/4)) }
+
+// pull returns the messages that are there, or waits for one message. A pull asks for no more than the server hands out at once, as far as this process knows. Else
+// the first message would wait for the last one. Other processes may take the messages, and the server counts no redeliveries. Then the pull ends by its wait. Also a
+// nats-server before 2.9.16 may forget a pull to which a message comes at its end.
 func (f *feed) pull(ctx context.Context, most int) ([]*delivery, error) {
 	if ctx.Err() != nil {
 		return nil, nil
 	}
 	f.mu.Lock()
-	n := min(most, f.left, f.room-len(f.mine))
+	n := min(most, f.left)
+	if f.room > 0 {
+		n = min(n, f.room-len(f.mine))
+	}
 	f.mu.Unlock()
-	for end, wait := time.Now().Add(f.opts.Block), brief; ; n = 1 {
+	for end := time.Now().Add(f.opts.Block); ; n = 1 {
+		wait := f.turn()
 		if n <= 1 {
-			n, wait = 1, max(time.Millisecond, min(turn, f.hold/4, time.Until(end)))
+			n, wait = 1, min(wait, max(time.Millisecond, time.Until(end)))
 		}
 		got, err := f.fetch(n, wait)
 		if err != nil || len(got) > 0 || ctx.Err() != nil || f.patient() || !time.Now().Before(end) {
@@ -251,7 +280,9 @@ func (f *feed) fetch(most int, wait time.Duration) (got []*delivery, err error) 
 		if f.single && is.Sequence.Consumer != f.seen+1 && err == nil {
 			err = fmt.Errorf("%w: number %d follows number %d", errGap, is.Sequence.Consumer, f.seen)
 		}
-		f.seen, f.left = is.Sequence.Consumer, int(is.NumPending)
+		if f.seen, f.left = is.Sequence.Consumer, int(is.NumPending); is.NumDelivered > 1 { // the server does not say how many of those are behind
+			f.left = scattered
+		}
 		if err == nil {
 			got = append(got, f.hand(msg, is, asked))
 		}
@@ -342,7 +373,8 @@ func (f *feed) Extend(ctx context.Context) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if _, err := f.pending(ctx); err != nil {
+	_, err := f.pending(ctx)
+	if err != nil && !errors.Is(err, errEdited) {
 		return f.failed("extend", err)
 	}
 	f.mu.Lock()
@@ -352,7 +384,7 @@ func (f *feed) Extend(ctx context.Context) error {
 			d.until = until
 		}
 	}
-	return nil
+	return f.failed("extend", err)
 }
 
 // Close implements [inbox.Feed]. Each pull ends by itself.
@@ -372,7 +404,7 @@ type delivery struct {
 // holds reports whether the server has left the message to this process. The caller has the lock of the feed.
 func (d *delivery) holds() bool {
 	is := now()
-	return !d.feed.edited.Load() && is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
+	return is.clock.Before(d.until.clock) && is.day.Before(d.until.day)
 }
 
 // moment is a time on two clocks. Go's monotonic clock stands still while the machine sleeps, and the time of day may be set back. A moment has
@@ -386,11 +418,11 @@ func now() moment { return moment{time.Now(), timeOfDay()} }
 
 func (m moment) add(d time.Duration) moment { return moment{m.clock.Add(d), m.day.Add(d)} }
 
-// lost reports whether AckWait has run out.
+// lost reports whether AckWait may have run out.
 func (d *delivery) lost() bool {
 	d.feed.mu.Lock()
 	defer d.feed.mu.Unlock()
-	return !d.holds()
+	return d.feed.edited.Load() || !d.holds()
 }
 
 // Message implements [inbox.Delivery].

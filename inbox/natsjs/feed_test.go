@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pawl-go/pawl/enginetest/proxy"
@@ -62,6 +63,24 @@ func awaited(t *testing.T, f inbox.Feed) inbox.Delivery {
 	}
 	t.Fatal("no delivery")
 	return nil
+}
+
+// subscribed reads what clients send to a subject.
+func subscribed(t *testing.T, subject string) *nats.Subscription {
+	t.Helper()
+	nc, err := nats.Connect(testservers.SharedNATS(t).Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	all, err := nc.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // wantTaken makes a dead letter of a delivery that another process may have.
@@ -184,73 +203,11 @@ func TestLossesOneAfterAnother(t *testing.T) {
 	if w := f.again.Load(); !w.from.Equal(first) || !f.patient() {
 		t.Errorf("%+v", w)
 	}
-	if _, err := f.fetch(1, brief); err != nil {
+	if _, err := f.fetch(1, f.turn()); err != nil {
 		t.Fatal(err)
 	}
 	if f.again.Load() != nil {
 		t.Error("the window is open behind a pull with patience")
-	}
-}
-
-// TestMaxAckPending: a pull gets an answer also where as many messages are under way as the server hands out. The feed waits and does not fail.
-func TestMaxAckPending(t *testing.T) {
-	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
-	if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID("2")); err != nil {
-		t.Fatal(err)
-	}
-	source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := source.Open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := awaited(t, f)
-	for range 3 {
-		if got, err := f.Receive(t.Context(), 8); len(got) > 0 || err != nil {
-			t.Fatal(got, err)
-		}
-	}
-	if source.slow.Load() || source.again.Load() != nil {
-		t.Error("a full durable consumer looks like a slow server")
-	}
-	if err := d.Ack(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if d := awaited(t, f); d.Message().ID != "2" {
-		t.Error(d.Message().ID)
-	}
-}
-
-// TestPullOfABacklog: a pull asks for the messages of which the server told, and for no more than the server hands out. Else the first of them would wait for the last.
-func TestPullOfABacklog(t *testing.T) {
-	for pending, want := range map[int][]int{100: {1, 2, 4, 2}, 4: {1, 2, 1}} {
-		stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
-		for i := range 8 {
-			if _, err := js.Publish(t.Context(), stream, []byte("y"), jetstream.WithMsgID(strconv.Itoa(i+2))); err != nil {
-				t.Fatal(err)
-			}
-		}
-		source, err := New(js, stream, "g", &Options{Hold: time.Minute, Block: 10 * time.Millisecond, MaxAckPending: pending})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := source.Open(t.Context(), false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var sizes []int
-		for sum := 0; sum < min(9, pending); {
-			got, err := f.Receive(t.Context(), 8)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sum, sizes = sum+len(got), append(sizes, len(got))
-		}
-		if !slices.Equal(sizes, want) {
-			t.Errorf("%d messages came, want %d", sizes, want)
-		}
 	}
 }
 
@@ -269,27 +226,60 @@ func TestLossesOfTwoFeeds(t *testing.T) {
 	}
 }
 
-// TestEditedAckWait: a feed fails when an operator has changed AckWait, so that the next feed knows the new one.
-func TestEditedAckWait(t *testing.T) {
-	stream, js := published(t), testservers.JetStream(t, testservers.SharedNATS(t).Addr)
-	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
-	d := awaited(t, f)
+// edit changes the durable consumer.
+func edit(t *testing.T, stream string, change func(*jetstream.ConsumerConfig)) {
+	t.Helper()
+	js := testservers.JetStream(t, testservers.SharedNATS(t).Addr)
 	c, err := js.Consumer(t.Context(), stream, "g")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := c.CachedInfo().Config
-	config.AckWait = 10 * time.Second
+	change(&config)
 	if _, err := js.UpdateConsumer(t.Context(), stream, config); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Extend(t.Context()); !errors.Is(err, errEdited) {
-		t.Error(err)
+}
+
+// TestShorterAckWait: a feed fails when an operator has made AckWait shorter, so that the next feed knows the new one. Meanwhile the messages in hand are extended.
+func TestShorterAckWait(t *testing.T) {
+	stream := published(t)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	d := awaited(t, f)
+	edit(t, stream, func(c *jetstream.ConsumerConfig) { c.AckWait = 10 * time.Second })
+	extensions := subscribed(t, "$JS.ACK."+stream+".g.>")
+	awake := timeOfDay
+	defer func() { timeOfDay = awake }()
+	for i := range 3 {
+		timeOfDay = func() time.Time { return awake().Add(time.Duration(i) * 40 * time.Second) }
+		if err := f.Extend(t.Context()); !errors.Is(err, errEdited) {
+			t.Error(err)
+		}
+		if _, err := extensions.NextMsg(time.Minute); err != nil {
+			t.Error("no extension", err)
+		}
 	}
 	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || !errors.Is(err, errEdited) {
 		t.Error(got, err)
 	}
 	wantTaken(t, stream, d)
+}
+
+// TestLongerAckWait: a feed goes on when an operator has made AckWait longer, because extensions for the shorter one are early enough.
+func TestLongerAckWait(t *testing.T) {
+	stream := published(t)
+	f := open(t, testservers.SharedNATS(t).Addr, stream, time.Minute)
+	d := awaited(t, f)
+	edit(t, stream, func(c *jetstream.ConsumerConfig) { c.AckWait = time.Hour })
+	if err := f.Extend(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || err != nil {
+		t.Error(got, err)
+	}
+	if err := d.Dead(t.Context(), "a reason"); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestEndedContext: a feed whose ctx has ended takes no message.

@@ -21,7 +21,8 @@
 //     message to a process again, and the attempts are counted anew. So AckWait is several times the time of an answer.
 //     After a restart of the server or a change of its leader, the server may give a message again earlier than AckWait. That happens before the first
 //     extension of the message. Then a dead letter may be made of a message that another process runs.
-//   - The processes learn of another AckWait by their next extension, which comes in a third of the former AckWait.
+//   - A process learns of a shorter AckWait by its next extension, which comes in a third of the former one. The feed is then opened again, and the server gives
+//     the messages in hand again after the new AckWait. With Single the reader waits for that. A longer AckWait counts when the feed is opened next.
 //   - A dead letter that is too large for its stream becomes 2 to 64 letters with a part of the payload each. Pawl-Dead-Part is 1/2 in the
 //     first of two. Pawl-Dead-Sequence is the same in all of them. A message of which nothing fits is tried again, and its key waits.
 //   - With inbox.ConsumerOptions.Single, a process that starts waits for AckWait, until the server gives it all messages that the last
@@ -37,10 +38,15 @@
 // An inbox.ConsumerOptions.Window that is larger is never full.
 // Several processes share the number, so have room for the windows of all, and for the messages that wait behind failures.
 //
-// A pull asks for twice as many messages as the last at most, and for half as many after a pull that took long. So large messages on a slow network arrive within
+// A pull asks for twice as many messages at most as the largest full pull since the last slow one. After a slow pull, the next asks for half of
+// the messages that came. So large messages on a slow network arrive within
 // AckWait. When messages become much larger at once, one pull may take too long, and the server gives these messages again.
 //
 // # What is not promised
+//
+// nats-server before 2.9.16 gives no answer to a pull whose wait ends while a message is handed out. The source then waits another second, or the feed is opened
+// again. nats-server before 2.10.14 may also throw a message away then that it was about to give again, and gives that message after AckWait only. So have
+// nats-server 2.9.16 or later, and 2.10.14 or later with inbox.ConsumerOptions.Single.
 //
 // The client library takes a message without a payload and with the header Status for one of the server. So no consumer gets that message, and the
 // outbox refuses such a message. After one of another producer, a reader with inbox.ConsumerOptions.Single stands still and tells
@@ -62,7 +68,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -180,9 +185,6 @@ func (s *Source) Open(ctx context.Context, single bool) (inbox.Feed, error) {
 	}
 	f := &feed{Source: s, consumer: consumer, hold: info.Config.AckWait, single: single, seen: info.Delivered.Consumer, most: 1, room: info.Config.MaxAckPending,
 		mine: make(map[*delivery]bool)}
-	if f.room <= 0 {
-		f.room = math.MaxInt
-	}
 	if info.NumAckPending < int(s.waitedFor.Load()) { // acknowledged or removed meanwhile
 		s.givenUp.Store(0)
 	}

@@ -105,16 +105,27 @@ func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// PostgresLatin1URL is how to connect to a new database of the shared server, which is encoded in LATIN1. The client says that its texts are
-// UTF-8, as every client of lib/pq does. Else the server takes each byte for a character.
-func PostgresLatin1URL(t testing.TB) string {
+// PostgresEncodedURLs are how to connect to new databases of the shared server, which have other encodings than UTF-8. The server converts texts
+// for a client that says that its texts are UTF-8, as every client of lib/pq does. A client of pgx says nothing, so the server takes the bytes for
+// texts of its own encoding. EUC_JP lacks some of these bytes, and LATIN1 has all.
+func PostgresEncodedURLs(t testing.TB) map[string]string {
 	t.Helper()
 	addr := SharedPostgres(t).Addr
-	name := fmt.Sprintf("latin_%d", time.Now().UnixNano())
-	if _, err := PostgresPool(t, addr).ExecContext(t.Context(), "CREATE DATABASE "+name+" ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"); err != nil {
-		t.Fatal(err)
+	pool := PostgresPool(t, addr)
+	urls := make(map[string]string)
+	for encoding, client := range map[string]string{"LATIN1": "client_encoding=UTF8&", "EUC_JP": ""} {
+		name := fmt.Sprintf("encoded_%d", time.Now().UnixNano())
+		if _, err := pool.ExecContext(t.Context(), "CREATE DATABASE "+name+" ENCODING '"+encoding+"' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if _, err := pool.ExecContext(context.Background(), "DROP DATABASE "+name); err != nil {
+				t.Error(err)
+			}
+		})
+		urls[encoding] = strings.Replace(PostgresURL(addr), "/postgres?", "/"+name+"?"+client, 1)
 	}
-	return strings.Replace(PostgresURL(addr), "/postgres?", "/"+name+"?client_encoding=UTF8&", 1)
+	return urls
 }
 
 // postgresReady asks a query, in the form that every pooler takes.

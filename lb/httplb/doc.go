@@ -21,8 +21,8 @@
 //
 // A request that failed goes to another node, up to Options.Tries, if that cannot do harm:
 //
-//   - The connection was refused or not made in time: any method, because the node got nothing. The time is that of Base for a
-//     connection, which must be shorter than Options.TryTimeout. That of [NewBase] is.
+//   - The connection was refused or not made in time: any method, because the node got nothing. The time is that of Base for
+//     the TCP connection, which must be shorter than Options.TryTimeout. That of [NewBase] is.
 //   - Else the methods GET, HEAD, OPTIONS, TRACE, PUT and DELETE, and requests with the header Idempotency-Key.
 //   - The body is absent, was not read yet, or can be had again by GetBody.
 //   - The budget of repeats is not spent. So an outage of all nodes does not multiply the load.

@@ -19,7 +19,7 @@ import (
 // Options change a [Transport]. The zero value is the default.
 type Options struct {
 	// Base sends the requests. Base keeps a pool of connections for each address. Default: an [http.Transport]
-	// without a proxy, that waits 2 s for a connection, or half of TryTimeout if that is less. The default keeps 256 idle connections to
+	// without a proxy, that waits 2 s for a connection, or three quarters of TryTimeout if that is less. The default keeps 256 idle connections to
 	// a node. For HTTPS set TLSClientConfig.ServerName of a Base of your own, because certificates are checked against the address of the
 	// node. Begin with [NewBase]: another Base has to give up a connection sooner than TryTimeout, or that failure is not told from others.
 	Base http.RoundTripper
@@ -244,7 +244,7 @@ func (t *Transport) try(r *http.Request, sent *content, pick lb.Pick, n int) (*h
 	var waits *patience
 	var cancel context.CancelCauseFunc
 	if t.opts.TryTimeout > 0 {
-		if most := t.opts.TryTimeout / 2; most < dialTime {
+		if most := t.opts.TryTimeout * 3 / 4; most < dialTime { // more than a second of 2 s: a system asks again then
 			ctx = context.WithValue(ctx, dialTimeKey{}, most)
 		}
 		ctx, cancel = context.WithCancelCause(ctx)

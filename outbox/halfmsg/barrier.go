@@ -171,23 +171,42 @@ func (b *Barrier) Answer(ctx context.Context, db *sql.DB, id string, age time.Du
 // mostRemoved is how many rows a DELETE removes at most.
 const mostRemoved = 1000
 
-// Clean deletes up to 1,000 rows that are older than the retention, and returns how many. Call Clean now and then, until a
-// call returns less than 1,000.
-func (b *Barrier) Clean(ctx context.Context, db *sql.DB) (int, error) {
-	old, err := ids(ctx, db, dialect.New(b.dialect).Add("SELECT id FROM ").Table(b.table.Name).Add(" WHERE created < ", dialect.Seconds(b.dialect), " - ").
-		Value(int64(b.opts.Retention/time.Second)).Add(" ORDER BY created LIMIT ").Value(mostRemoved))
-	var n int64
-	if err == nil && len(old) > 0 {
-		var result sql.Result
-		if result, err = dialect.DeleteByKey(dialect.New(b.dialect), b.table.Name, "id", old).Exec(ctx, db); err == nil {
-			n, err = result.RowsAffected()
+// Clean deletes the rows that are older than the retention, up to 1,000 by a statement, and returns how many. Call Clean now and then. After an
+// error the rows that Clean counts are deleted.
+func (b *Barrier) Clean(ctx context.Context, db *sql.DB) (n int, err error) {
+	var last aged // a trigger may keep rows
+	for {
+		old, err := b.old(ctx, db, last)
+		if err != nil || len(old) == 0 {
+			return n, failed("clean the barrier", err)
+		}
+		last = old[len(old)-1]
+		keys := make([]string, len(old))
+		for i, r := range old {
+			keys[i] = r.id
+		}
+		result, err := dialect.DeleteByKey(dialect.New(b.dialect), b.table.Name, "id", keys).Exec(ctx, db)
+		var deleted int64
+		if err == nil {
+			deleted, err = result.RowsAffected()
+		}
+		if n += int(deleted); err != nil || len(old) < mostRemoved {
+			return n, failed("clean the barrier", err)
 		}
 	}
-	return int(n), failed("clean the barrier", err)
 }
 
-// ids reads a column of IDs.
-func ids(ctx context.Context, db *sql.DB, s *dialect.Statement) (all []string, err error) {
+// aged is a row by its age, and among rows of the same second by its ID.
+type aged struct {
+	created int64
+	id      string
+}
+
+// old reads rows that are older than the retention, in the order of their ages, behind a row.
+func (b *Barrier) old(ctx context.Context, db *sql.DB, after aged) (all []aged, err error) {
+	s := dialect.New(b.dialect).Add("SELECT created, id FROM ").Table(b.table.Name).Add(" WHERE created < ", dialect.Seconds(b.dialect), " - ").
+		Value(int64(b.opts.Retention / time.Second)).Add(" AND created >= ").Value(after.created).Add(" AND (created > ").Value(after.created).
+		Add(" OR id > ").Value(after.id).Add(") ORDER BY created, id LIMIT ").Value(mostRemoved)
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
@@ -198,11 +217,11 @@ func ids(ctx context.Context, db *sql.DB, s *dialect.Statement) (all []string, e
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
+		var r aged
+		if err := rows.Scan(&r.created, &r.id); err != nil {
 			return nil, err
 		}
-		all = append(all, id)
+		all = append(all, r)
 	}
 	return all, rows.Err()
 }

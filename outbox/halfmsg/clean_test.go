@@ -242,9 +242,11 @@ func TestAQuestionOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// The database deletes no row of a barrier, and says no error. The caller of Clean learns that.
+// A trigger keeps more rows of a barrier than a DELETE takes, and says no error. The rows behind are deleted all the same, and the caller of Clean
+// learns how many.
 func TestABarrierWhoseRowsStay(t *testing.T) {
 	t.Parallel()
+	const kept, others = 1500, 1501
 	db, err := sql.Open("sqlite3", "file:"+filepath.ToSlash(filepath.Join(t.TempDir(), "test.db")))
 	if err != nil {
 		t.Fatal(err)
@@ -257,13 +259,20 @@ func TestABarrierWhoseRowsStay(t *testing.T) {
 	if err := b.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	for _, query := range []string{"INSERT INTO pawl_barrier (id, outcome, owner, created) VALUES ('a', 1, 1, 0), ('b', 1, 1, 0)",
-		"CREATE TRIGGER keeps BEFORE DELETE ON pawl_barrier WHEN OLD.id = 'a' BEGIN SELECT RAISE(IGNORE); END"} {
+	for _, query := range []string{
+		fmt.Sprintf("INSERT INTO pawl_barrier (id, outcome, owner, created) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "+
+			"SELECT iif(i > %d, 'b', 'a') || i, 1, 1, max(0, i - %d) / 7 FROM n", kept+others, kept, kept),
+		"CREATE TRIGGER keeps BEFORE DELETE ON pawl_barrier WHEN OLD.id LIKE 'a%' BEGIN SELECT RAISE(IGNORE); END"} {
 		if _, err := db.Exec(query); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := b.Clean(t.Context(), db); n != 1 || err != nil {
-		t.Error(n, err)
+	n, err := b.Clean(t.Context(), db)
+	var left int
+	if err := db.QueryRow("SELECT COUNT(*) FROM pawl_barrier").Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	if n != others || left != kept || err != nil {
+		t.Error(n, left, err)
 	}
 }

@@ -33,8 +33,8 @@ type Options struct {
 	Retention time.Duration
 	// Wake, when set, is called after each submission, see [outbox.Relay.Wake]. Wake must not block.
 	Wake func()
-	// OnError, when set, gets each error that Run overcomes by itself. Of the errors of the deleting of old half messages, OnError gets one in
-	// a minute. OnError must not block, and must be safe for concurrent use.
+	// OnError, when set, gets each error that Run overcomes by itself. Of the errors of the deleting of old half messages, OnError gets at
+	// most one for each cleaning, which begins each minute. OnError must not block, and must be safe for concurrent use.
 	OnError func(error)
 }
 

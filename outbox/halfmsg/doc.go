@@ -29,4 +29,7 @@
 //
 // The database of the barrier must not lose commits, and [Barrier.Answer] needs the primary. A producer that is away for longer
 // than BarrierOptions.Retention gets [ErrTooOld] for an answer, and an operator decides by Submit or Abort.
+//
+// A server of MySQL or MariaDB that becomes read-only at a switchover keeps its connections. Call SetConnMaxLifetime of your *sql.DB with 30 s or
+// so: else [Coordinator.Run] stays there, and sends nothing.
 package halfmsg

@@ -191,13 +191,13 @@ func TestCleanBesideAnOpenTransaction(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for i := range 50 {
+		for i := range 1050 { // a DELETE takes 1,000
 			insert(d.db, fmt.Sprint("old-", i), 90*86400)
 		}
 		insert(d.begin(t), "new", 0)
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
-		if n, err := d.barrier.Clean(ctx, d.db); n != 50 || err != nil {
+		if n, err := d.barrier.Clean(ctx, d.db); n != 1050 || err != nil {
 			t.Error(n, err)
 		}
 	})

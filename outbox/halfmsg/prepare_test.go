@@ -178,10 +178,14 @@ func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 
 // The database cannot keep the reason why a producer does not answer, because the encoding lacks a character. Operators read the reason all the same.
 func TestAReasonThatTheDatabaseCannotKeep(t *testing.T) {
-	d := newDatabase(t, dialect.PostgreSQL, testservers.PostgresLatin1URL(t))
-	id := d.prepare(t, "order")
-	d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
-		return halfmsg.Open, errors.New("5 €")
-	})
-	until(t, "the reason is there", func() bool { return d.status(t, id).Reason == `5 \u20ac` })
+	for encoding, url := range testservers.PostgresEncodedURLs(t) {
+		t.Run(encoding, func(t *testing.T) {
+			d := newDatabase(t, dialect.PostgreSQL, url)
+			id := d.prepare(t, "order")
+			d.run(t, func(context.Context, string, string, time.Duration) (halfmsg.Outcome, error) {
+				return halfmsg.Open, errors.New("5 €")
+			})
+			until(t, "the reason is there", func() bool { return d.status(t, id).Reason == `5 \u20ac` })
+		})
+	}
 }

@@ -88,9 +88,6 @@ func (j *job) execute(path string) (code int, err error) {
 	if err := j.guard.ready(); err != nil {
 		return 0, fmt.Errorf("start the guard: %w", err)
 	}
-	if j.lost = j.lease.Err(); j.lost != nil {
-		return 0, &exitError{exitLost, fmt.Errorf("%w; %s was not started", j.lost, j.command[0])}
-	}
 	env := []string{"PAWL_NAME=" + j.name, "PAWL_TOKEN=" + j.lease.Token().String(), "PAWL_OWNER=" + j.lease.Owner()}
 	if j.slots {
 		env = append(env, "PAWL_SLOT="+strconv.Itoa(j.number))
@@ -98,11 +95,20 @@ func (j *job) execute(path string) (code int, err error) {
 	if j.claim != nil {
 		env = append(env, "PAWL_ATTEMPT="+strconv.Itoa(j.claim.Attempts()))
 	}
-	j.extend()
-	if err := j.begin(path, env...); err != nil {
-		return 0, err
+	_, _, j.lost = j.look()
+	if j.lost == nil {
+		err := j.begin(path, env...)
+		if err == nil {
+			return j.finish(j.supervise())
+		}
+		switch j.lost = j.lease.Err(); { // the guard kills its group, and the command can join no group that has gone
+		case j.lost == nil && j.guard.fired():
+			j.lost = fmt.Errorf("%w: no renewal in time", pawl.ErrLost)
+		case j.lost == nil:
+			return 0, err
+		}
 	}
-	return j.finish(j.supervise())
+	return 0, &exitError{exitLost, fmt.Errorf("%w; %s was not started", j.lost, j.command[0])}
 }
 
 // begin starts the command with these variables. The guard is ready.
@@ -161,19 +167,24 @@ func (j *job) extend() time.Time {
 	return until
 }
 
+// look tells the guard the end of the lock. look returns that end, the time until the command must be told to end, and why that time is over.
+func (j *job) look() (until time.Time, left time.Duration, lost error) {
+	until = j.extend()
+	left = time.Until(until) - max(j.grace, j.lead())
+	if lost = j.lease.Err(); lost == nil && left <= 0 {
+		lost = errors.New("the lock cannot be kept: no renewal reaches the store")
+	}
+	return until, left, lost
+}
+
 // check looks at the lock and returns when to look again.
 func (j *job) check() time.Duration {
 	if j.lost == nil {
-		until := j.extend()
-		left := time.Until(until) - max(j.grace, j.lead())
-		switch err := j.lease.Err(); {
-		case err != nil:
-			j.terminate(err, until)
-		case left <= 0:
-			j.terminate(errors.New("the lock cannot be kept: no renewal reaches the store"), until)
-		default:
+		until, left, lost := j.look()
+		if lost == nil {
 			return min(left, j.ttl/10)
 		}
+		j.terminate(lost, until)
 	}
 	left := time.Until(j.killAt)
 	if left <= 0 {

@@ -93,7 +93,7 @@ func listKeys(ctx context.Context, leases *idem.Leases, scope string, asJSON boo
 		}
 		all = append(all, e)
 	}
-	err := errors.Join(bad...)
+	err := summary(bad)
 	if err != nil && all == nil {
 		return err
 	}
@@ -117,7 +117,24 @@ func listKeys(ctx context.Context, leases *idem.Leases, scope string, asJSON boo
 	if asJSON {
 		return err
 	}
-	return errors.Join(table(w, rows), err)
+	return cmp.Or(table(w, rows), err)
+}
+
+// mostBad is how many errors of records are told.
+const mostBad = 5
+
+// summary makes one error of those of several records. The last one may have ended the work, so summary keeps that one and its exit code.
+func summary(bad []error) error {
+	n := len(bad)
+	if n == 0 {
+		return nil
+	}
+	var exit *exitError
+	errors.As(coded(bad[n-1]), &exit)
+	if n > mostBad {
+		bad = append(bad[:mostBad-1:mostBad-1], fmt.Errorf("and %d more errors of records", n-mostBad), bad[n-1])
+	}
+	return &exitError{exit.code, errors.Join(bad...)}
 }
 
 func newIdemShow(s *store, scope *string) *cobra.Command {
@@ -238,9 +255,13 @@ nothing by themselves.`,
 
 func forgetExpired(ctx context.Context, leases *idem.Leases, w io.Writer) error {
 	n, err := leases.Sweep(ctx)
+	var bad interface{ Unwrap() []error }
+	if errors.As(err, &bad) {
+		err = summary(bad.Unwrap())
+	}
 	if n > 0 || err == nil {
 		_, printed := fmt.Fprintf(w, "forgot %d\n", n)
-		err = errors.Join(printed, err)
+		err = cmp.Or(printed, err)
 	}
 	return err
 }

@@ -4,6 +4,9 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +16,11 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/engine"
+	"github.com/pawl-go/pawl/engine/memengine"
 	"github.com/pawl-go/pawl/engine/open"
+	"github.com/pawl-go/pawl/idem"
+	"github.com/pawl-go/pawl/internal/faulty"
 )
 
 // idemValues are the records of a store.
@@ -104,7 +111,7 @@ func TestIdem_runs_beyond_its_expiry(t *testing.T) {
 		if v.State != "running" || v.Expires == nil || v.Expires.After(time.Now()) {
 			t.Errorf("shown as %+v", v)
 		}
-		if stdout, _ := want(t, 0, store, "idem", "ls"); !strings.Contains(stdout, key+"  running  1 ") {
+		if stdout, _ := want(t, 0, store, "idem", "ls"); !strings.Contains(strings.Join(strings.Fields(stdout), " "), key+" running 1 ") {
 			t.Errorf("output %q", stdout)
 		}
 		_, stderr := want(t, 75, store, "idem", "forget", key)
@@ -113,7 +120,7 @@ func TestIdem_runs_beyond_its_expiry(t *testing.T) {
 		if code := p.wait(); code != 143 {
 			t.Errorf("exit code %d: %s", code, p.errors())
 		}
-		expectState(t, store, key, "") // nobody works on the key
+		eventually(t, "nobody works on the key", func() bool { return shownKey(t, store, key).State == "" })
 	})
 }
 
@@ -124,19 +131,19 @@ func TestIdem_goes_on_beside_a_record_of_a_later_version(t *testing.T) {
 	want(t, 0, store, "idem", "run", "a", "--", "true")
 	want(t, 0, store, "idem", "run", "z", "--", "true")
 	values := idemValues(t, store)
-	for scope, says := range map[string]string{"other": "", defaultScope: `list keys: record "` + defaultScope + `|m": unsupported: the record has format 99`} {
-		if _, err := values.Value("key/"+scope+"|m").Put(t.Context(), []byte(`{"v":99}`), 0); err != nil {
+	for _, at := range []struct{ scope, says string }{{"other", ""}, {defaultScope, `list keys: record "` + defaultScope + `|m": unsupported: the record has format 99`}} {
+		if _, err := values.Value("key/"+at.scope+"|m").Put(t.Context(), []byte(`{"v":99}`), 0); err != nil {
 			t.Fatal(err)
 		}
 		stdout, stderr, code := invoke(t, store, "idem", "ls")
 		if !strings.Contains(stdout, "  a    done") || !strings.Contains(stdout, "  z    done") {
 			t.Errorf("output %q", stdout)
 		}
-		if says == "" && (code != 0 || stderr != "") {
+		if at.says == "" && (code != 0 || stderr != "") {
 			t.Errorf("exit code %d: %s", code, stderr)
 		}
-		if says != "" {
-			complaint(t, stderr, says)
+		if at.says != "" {
+			complaint(t, stderr, at.says)
 		}
 	}
 	want(t, 0, store, "idem", "run", "--expiry", "1s", "k", "--", "true")
@@ -146,4 +153,43 @@ func TestIdem_goes_on_beside_a_record_of_a_later_version(t *testing.T) {
 		return stdout == "forgot 1\n"
 	})
 	expectState(t, store, "k", "")
+}
+
+// TestIdem_tells_few_of_many_errors: records that cannot be read fill no screen, and do not hide that the store has gone.
+func TestIdem_tells_few_of_many_errors(t *testing.T) {
+	t.Parallel()
+	eng := memengine.New()
+	store := faulty.New(eng)
+	client, err := pawl.New(t.Context(), engine.Like(eng, store), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(context.Background()) }) //nolint:errcheck // nothing is lost
+	for i := range 12 {
+		if _, err := client.Scope("idem").Value(fmt.Sprintf("key/s|%d", i)).Put(t.Context(), []byte(`{"v":99}`), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leases := idem.NewLeases(client, nil)
+	for _, read := range []int{12, 9, 1} {
+		for name, do := range map[string]func() error{
+			"ls":     func() error { return listKeys(t.Context(), leases, "", false, io.Discard) },
+			"forget": func() error { return forgetExpired(t.Context(), leases, io.Discard) },
+		} {
+			store.Set(faulty.First(read, nil, faulty.Fails), faulty.Get)
+			var exit *exitError
+			errors.As(coded(do()), &exit)
+			text := exit.err.Error()
+			code, lines, away := 69, min(read+1, 6), true
+			if read == 12 {
+				code, away = 64, false
+			}
+			if exit.code != code || strings.Count(text, "\n")+1 != lines || strings.Contains(text, "unavailable") != away {
+				t.Errorf("%s after %d records: exit code %d: %s", name, read, exit.code, text)
+			}
+			if count := fmt.Sprintf("%d more", read-4-1); read == 12 && !strings.Contains(text, count) {
+				t.Errorf("%s: no %q in %s", name, count, text)
+			}
+		}
+	}
 }

@@ -53,7 +53,7 @@ Exit codes, when not the code of CMD:
    64  wrong usage, KEY was used for another CMD, or the store keeps no values
    69  the store is unavailable or refuses the password: CMD has not run
    70  internal error
-   74  the key was lost and CMD stopped, or another caller has the key
+   74  the key was lost, and CMD stopped or was not started; or another caller has the key
    75  CMD runs elsewhere, or the store may have forgotten callers, with --try or
        after --wait; or an operator evicted the waiter; -E sets another code
    76  an earlier CMD came to no end, with --on-crash refuse

@@ -41,8 +41,8 @@ A store that is away does not stop CMD. A member whose session was lost meanwhil
 again by itself. A member whose pawl was killed or stopped is gone --ttl and a second later.
 
 Of two members with the same --id, the newest stays. The other is drained and stopped,
-and its pawl exits with 74. If CMD goes on after SIGTERM, SIGKILL follows 5 s later, or a
-third of --ttl if that is shorter. Of two IDs with one --addr, balancers see the newest.
+and its pawl exits with 74. If CMD has not ended --grace after the signal, SIGKILL follows.
+Of two IDs with one --addr, balancers see the newest.
 
 CMD is run and passed signals as by "pawl run". CMD does not outlive pawl. The
 environment of CMD also has PAWL_NAME, the group, and PAWL_ADDR, the value of --addr.
@@ -58,11 +58,12 @@ Exit codes, when not the code of CMD:
 // joinOptions are the user's options of join.
 type joinOptions struct {
 	runOptions
-	member group.Member
-	meta   []string
-	check  string
-	health health
-	drain  time.Duration
+	member    group.Member
+	meta      []string
+	check     string
+	health    health
+	drain     time.Duration
+	killAfter time.Duration // --grace, which no lock limits here
 }
 
 func newJoin(s *store) *cobra.Command {
@@ -90,6 +91,7 @@ func newJoin(s *store) *cobra.Command {
 	f.DurationVar(&o.health.every, "check-every", time.Second, "the time between two checks, 100ms to 1h")
 	f.IntVar(&o.health.fails, "check-fails", 3, "failures one after another that make CMD leave, 1 to 100")
 	f.DurationVar(&o.drain, "drain", 5*time.Second, "how long CMD goes on after it has left, before pawl stops it; 0 to 1h")
+	f.DurationVar(&o.killAfter, "grace", 30*time.Second, "from the signal to SIGKILL when another member has joined with the same --id; 0 to 1h")
 	f.DurationVar(&o.ttl, "ttl", defaultTTL, "how long a member stays in the list when its machine has died")
 	f.StringVar(&o.label, "label", "", "the purpose, shown after host and process id (default: CMD)")
 	return cmd
@@ -122,6 +124,8 @@ func (o *joinOptions) complete(cmd *cobra.Command, args []string) error {
 		return usageError("--check-fails is %d: 1 to 100 are allowed", o.health.fails)
 	case o.drain < 0 || o.drain > time.Hour:
 		return usageError("--drain is %v: 0 to 1h are allowed", o.drain)
+	case o.killAfter < 0 || o.killAfter > time.Hour:
+		return usageError("--grace is %v: 0 to 1h are allowed", o.killAfter)
 	}
 	for _, name := range []string{"check-every", "check-fails"} {
 		if cmd.Flags().Changed(name) && o.check == "" {
@@ -208,7 +212,7 @@ func (o *joinOptions) join(ctx context.Context) (err error) {
 	if err := j.begin(path, "PAWL_NAME="+o.name, "PAWL_ADDR="+o.member.Addr); err != nil {
 		return err
 	}
-	s := &member{job: j, presence: p, drain: o.drain}
+	s := &member{job: j, presence: p, drain: o.drain, killAfter: o.killAfter}
 	code, err := j.finish(s.serve(ctx))
 	switch {
 	case err != nil:
@@ -238,9 +242,11 @@ func (p *presence) probe(ctx context.Context, j *job) error {
 // member is a command that serves as a member.
 type member struct {
 	*job
-	presence *presence
-	drain    time.Duration
-	ousted   bool // another member has the ID
+	presence  *presence
+	drain     time.Duration
+	killAfter time.Duration
+	ousted    bool             // another member has the ID
+	kill      <-chan time.Time // not nil: an ousted server has been told to end
 }
 
 // serve passes signals on until the command has ended. A signal that ends pawl waits until the member has left and is drained.
@@ -251,7 +257,7 @@ func (m *member) serve(ctx context.Context) childEvent {
 	go func() { gone <- m.presence.keep(ctx) }()
 	var end syscall.Signal // to be passed on; 0: pawl goes on
 	var asked time.Time    // when that signal came
-	var drained, kill <-chan time.Time
+	var drained <-chan time.Time
 	hurried := false
 	for {
 		select {
@@ -273,7 +279,8 @@ func (m *member) serve(ctx context.Context) childEvent {
 				end, asked = is, time.Now()
 				leave()
 			default: // the second
-				end, hurried, drained = is, true, time.After(0)
+				hurried, drained = true, nil
+				m.pass(is)
 			}
 		case left := <-gone:
 			gone = nil
@@ -293,12 +300,17 @@ func (m *member) serve(ctx context.Context) childEvent {
 			}
 		case <-drained:
 			drained = nil
-			m.signal(end)
-			if m.ousted {
-				kill = time.After(m.grace)
-			}
-		case <-kill:
+			m.pass(end)
+		case <-m.kill:
 			m.signal(syscall.SIGKILL)
 		}
+	}
+}
+
+// pass passes a signal on. The first one to a replaced server begins the time until SIGKILL.
+func (m *member) pass(sig syscall.Signal) {
+	m.signal(sig)
+	if m.ousted && m.kill == nil {
+		m.kill = time.After(m.killAfter)
 	}
 }

@@ -297,19 +297,65 @@ func TestJoin_same_ID(t *testing.T) {
 	eventually(t, "the other is listed again", func() bool { all := members(t, store, "api"); return len(all) == 1 && all[0].ID == "a" })
 }
 
-// TestJoin_same_ID_that_does_not_end: a replaced server that ignores TERM is killed, so its pawl ends.
+// TestJoin_same_ID_that_takes_its_time: a replaced server has the time of --grace to end, also with a short TTL.
+func TestJoin_same_ID_that_takes_its_time(t *testing.T) {
+	t.Parallel()
+	store, gate := sqliteStore(t), filepath.Join(t.TempDir(), "gate")
+	first := start(t, command(t, store, "join", "api", "--addr", "h:1", "--id", "a", "--ttl", lossTTL.String(), "--drain", "0", "--", "sh", "-c",
+		`trap 'echo told; until [ -e "$0" ]; do sleep 0.02; done; echo cleaned; exit' TERM; echo up; while :; do sleep 0.02; done`, gate))
+	first.line()
+	has(t, store, "api", 1)
+	join(t, store, "api", freeAddr(t), "--id", "a")
+	if line := first.line(); line != "told" {
+		t.Errorf("line %q", line)
+	}
+	told := time.Now()
+	eventually(t, "the TTL is over", func() bool { return time.Since(told) > lossTTL })
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if line := first.line(); line != "cleaned" {
+		t.Errorf("line %q", line)
+	}
+	if code := first.wait(); code != 74 {
+		t.Errorf("exit code %d: %s", code, first.errors())
+	}
+}
+
+// TestJoin_signals_together: each signal after the first is passed on, also when several come together.
+func TestJoin_signals_together(t *testing.T) {
+	t.Parallel()
+	store := sqliteStore(t)
+	j := start(t, command(t, store, "join", "api", "--addr", "h:1", "--drain", "1h", "--", "sh", "-c",
+		`trap "echo INT" INT; trap "echo QUIT" QUIT; echo up; while :; do sleep 0.02; done`))
+	j.line()
+	has(t, store, "api", 1)
+	j.signal(syscall.SIGTERM)
+	has(t, store, "api", 0)
+	for range 5 {
+		for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGCONT} {
+			j.signal(sig)
+		}
+		got := []string{j.line(), j.line()}
+		if slices.Sort(got); !slices.Equal(got, []string{"INT", "QUIT"}) {
+			t.Errorf("lines %q", got)
+		}
+	}
+}
+
+// TestJoin_same_ID_that_does_not_end: a replaced server that ignores TERM is killed, so its pawl ends. Further signals give the server no more time.
 func TestJoin_same_ID_that_does_not_end(t *testing.T) {
 	t.Parallel()
 	store := sqliteStore(t)
 	for _, drain := range []string{"0", "1h"} {
-		first := start(t, command(t, store, "join", drain, "--addr", "h:1", "--id", "a", "--ttl", lossTTL.String(), "--drain", drain, "--",
+		first := start(t, command(t, store, "join", drain, "--addr", "h:1", "--id", "a", "--grace", "500ms", "--drain", drain, "--",
 			"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.02; done`))
 		first.line()
 		has(t, store, drain, 1)
 		join(t, store, drain, freeAddr(t), "--id", "a")
 		eventually(t, "the first is told", func() bool { return strings.Contains(first.errors(), "; stopping sh\n") })
 		if drain == "1h" {
-			first.signal(syscall.SIGTERM) // ends the drain
+			eventually(t, "it has ended", func() bool { return first.cmd.Process.Signal(syscall.SIGTERM) != nil }) // the first signal ends the drain
 		}
 		if code := first.wait(); code != 74 {
 			t.Errorf("exit code %d: %s", code, first.errors())
@@ -343,6 +389,7 @@ func TestJoin_refuses_wrong_usage(t *testing.T) {
 		"x --addr h:1 --check-every 2s -- true":         "--check-every is for --check",
 		"x --addr h:1 --check-fails 3 -- true":          "--check-fails is for --check",
 		"x --addr h:1 --drain=-1s -- true":              "--drain is -1s: 0 to 1h are allowed",
+		"x --addr h:1 --grace=-1s -- true":              "--grace is -1s: 0 to 1h are allowed",
 		"x --addr h:1 --ttl 0 -- true":                  "--ttl is 0s: more than 0 is allowed",
 		"x --addr h:1 --check ftp://u:secret@h -- true": "--check is no such URL: http://HOST, https://HOST and tcp://HOST:PORT are allowed",
 		"x --addr h:1 --check tcp://h -- true":          "--check is no such URL",

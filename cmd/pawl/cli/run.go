@@ -62,7 +62,7 @@ Exit codes, when not the code of CMD:
    64  wrong usage, or NAME is in use as something else (a semaphore, a size)
    69  the store is unavailable or refuses the password
    70  internal error
-   74  the lock was lost and CMD stopped
+   74  the lock was lost, and CMD stopped or was not started
    75  not acquired: held by others, or the store may have forgotten locks, with
        --try or after --wait; or an operator evicted the waiter; -E sets another code
   126  CMD cannot be executed

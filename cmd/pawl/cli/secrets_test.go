@@ -32,6 +32,7 @@ func TestUsage_hides_passwords(t *testing.T) {
 		"ls -store=redis://:hidden@h":                                                               "unknown shorthand flag: 's' in -store=redis://...@h (try: pawl help ls)",
 		"redis://:hidden@h ls":                                                                      `unknown command "redis://...@h" for "pawl"`,
 		"help redis://:hidden@h":                                                                    "there is no help about",
+		`ls -store"redis://:a"hidden@h`:                                                             "unknown shorthand flag: 's' in -store\"redis://...@h (try",
 		"proxy --listen :0 --group g --upstream http://u:hidden@h":                                  `--upstream is "http://...@h"`,
 		"run --ttl redis://u:hidden@h x -- true":                                                    `invalid argument "redis://...@h" for "--ttl" flag`,
 	} {
@@ -41,8 +42,10 @@ func TestUsage_hides_passwords(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", line, code, stderr)
 		}
 	}
-	for _, password := range []string{"a hidden", `a" hidden`, `a\ "hidden`} {
+	for _, password := range []string{"a hidden", `a" hidden`, `a\ "hidden`, `a@"hidden`, `a@hidden\`, `a@b hidden\`} {
 		_, stderr := want(t, 64, "memory:", "redis://:"+password+"@h", "ls")
 		complaint(t, stderr, `unknown command "redis://...@h" for "pawl"`)
+		_, stderr = want(t, 64, "memory:", "ls", "-store=redis://:"+password+"@h") // the error has this without quotes
+		complaint(t, stderr, "unknown shorthand flag: 's' in -store=redis://...@h (try: pawl help ls)")
 	}
 }

@@ -77,12 +77,19 @@ func (v *voice) flush(within time.Duration) {
 	}
 }
 
-// userInfo is what a URL has before its host. A wrong URL may have spaces in its password, so all up to the last @ of a quoted text counts.
-var userInfo = regexp.MustCompile(`://(?:\\.|[^"\\\n])*@|://\S*@`)
+// userInfo is the part of a URL before its host. A wrong URL may have spaces and quotes in its password. So all up to the last @
+// counts, in a quoted text or else in the line, because not every error quotes its argument.
+var (
+	userInfo = regexp.MustCompile(`://.*@`)
+	quoted   = regexp.MustCompile(`"(?:\\.|[^"\\\n])*"(?:\S*@)?|://.*@`)
+)
+
+func withoutUserInfo(text string) string {
+	return quoted.ReplaceAllStringFunc(text, func(at string) string { return userInfo.ReplaceAllString(at, "://...@") })
+}
 
 // complain prints an error in one line. The error may quote an argument at a wrong place, such as a URL with a password.
 func complain(err error) {
-	text := userInfo.ReplaceAllString(err.Error(), "://...@")
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")
+	text := strings.Join(strings.FieldsFunc(withoutUserInfo(err.Error()), func(r rune) bool { return r == '\n' }), "; ")
 	stderr.say("pawl: " + printable(text) + "\n")
 }

@@ -82,6 +82,11 @@ func (t Table) Sweep(ctx context.Context, db *sql.DB, limit int) (n int, err err
 }
 
 func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
+	if t.Dialect == dialect.SQLite { // a sweeper with nothing to delete is no writer, and waits for none
+		if names, err := t.expired(ctx, db, 1); err != nil || len(names) == 0 {
+			return 0, err
+		}
+	}
 	// READ COMMITTED, so that MySQL locks no gaps; the others need no transaction of their own.
 	tx, err := db.BeginTx(ctx, map[bool]*sql.TxOptions{true: {Isolation: sql.LevelReadCommitted}}[t.Dialect != dialect.SQLite])
 	if err != nil {
@@ -112,17 +117,9 @@ func (t Table) sweep(ctx context.Context, db *sql.DB, limit int) (int, error) {
 	return int(swept), tx.Commit()
 }
 
-// start is the time at which the statement or the transaction began: PostgreSQL uses no index for a time
-// that goes on.
-var start = map[dialect.Dialect]string{
-	dialect.PostgreSQL: "floor(extract(epoch FROM now()))::bigint",
-	dialect.MySQL:      dialect.Seconds(dialect.MySQL),
-	dialect.SQLite:     dialect.Seconds(dialect.SQLite),
-}
-
 // find returns the statement that finds expired keys that no other transaction has locked.
 func (t Table) find(limit int) *dialect.Statement {
-	s := t.new().Add("SELECT name FROM ").Table(t.table.Name).Add(" WHERE expires <= ", start[t.Dialect], " LIMIT ").Value(limit)
+	s := t.new().Add("SELECT name FROM ").Table(t.table.Name).Add(" WHERE expires <= ", dialect.StatementSeconds(t.Dialect), " LIMIT ").Value(limit)
 	if t.Dialect != dialect.SQLite { // which has one writer
 		s.Add(" FOR UPDATE SKIP LOCKED")
 	}
@@ -130,12 +127,12 @@ func (t Table) find(limit int) *dialect.Statement {
 }
 
 // expired returns the names of expired keys.
-func (t Table) expired(ctx context.Context, tx *sql.Tx, limit int) (names []string, err error) {
+func (t Table) expired(ctx context.Context, db dialect.DB, limit int) (names []string, err error) {
 	query, args, err := t.find(limit).Build()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := tx.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
