@@ -372,6 +372,20 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestMayHaveCommitted: an error of COMMIT is a refusal only if the database has that error before the commit.
+func TestMayHaveCommitted(t *testing.T) {
+	for err, may := range map[error]bool{
+		&pgconn.PgError{Code: "53100"}: false, &pgconn.PgError{Code: "40001"}: false, &pgconn.PgError{Code: "23505"}: false,
+		&mysql.MySQLError{Number: 1026}: true, &mysql.MySQLError{Number: 1180}: true, &mysql.MySQLError{Number: 1030}: true, &mysql.MySQLError{Number: 1317}: true,
+		&mysql.MySQLError{Number: 1213}: false, &mysql.MySQLError{Number: 1290}: false, &mysql.MySQLError{Number: 3101}: false,
+		nil: false,
+	} {
+		if dialect.MayHaveCommitted(err) != may {
+			t.Errorf("%#v", err)
+		}
+	}
+}
+
 // A connection that breaks is told from a refusal of the server.
 func TestLost(t *testing.T) {
 	servers := map[string]func() (addr string, kill func(), db *sql.DB){

@@ -80,7 +80,7 @@ func ReadOnly(err error) bool {
 }
 
 // Full reports whether the error says that the disk of the database is full, or fails. Other transactions fail, too, until an operator
-// helps. A statement wrote nothing. The outcome of a commit is unknown. A temporary table of MySQL or MariaDB that is full is no full disk, because
+// helps. A statement wrote nothing. [MayHaveCommitted] judges a COMMIT. A temporary table of MySQL or MariaDB that is full is no full disk, because
 // the table may have a limit of its own.
 func Full(err error) bool {
 	state, number, file := codes(err)
@@ -88,6 +88,15 @@ func Full(err error) bool {
 		return false
 	}
 	return slices.Contains([]string{"53100", "58030"}, state) || slices.Contains([]int64{1021, 1030, 1114}, number) || slices.Contains([]int64{10, 13}, file&0xff)
+}
+
+// MayHaveCommitted reports whether a database that answered COMMIT with this error may have committed all the same. MySQL and MariaDB commit before
+// some errors, as when the disk of the binary log fails. So only known refusals count as a no there. SQLite commits before an error of a flush.
+// PostgreSQL refuses only what it has not committed.
+func MayHaveCommitted(err error) bool {
+	_, number, file := codes(err)
+	return number != 0 && !Again(err) && !ReadOnly(err) && number != 3101 || // the group rolled back
+		file&0xff == 10 // I/O
 }
 
 // untyped are errors of drivers that have no type: ErrInvalidConn of go-sql-driver, and ErrConnClosed of pgx.

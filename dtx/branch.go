@@ -284,7 +284,7 @@ func (b *branch) commit(ctx context.Context) (lost bool, err error) {
 		query = savepoint + query
 	}
 	err = b.exec(ctx, query)
-	lost = b.unsure(err) || dialect.Full(err)
+	lost = b.unsure(err) || dialect.MayHaveCommitted(err)
 	if err != nil && !lost {
 		b.undo()
 		return false, err

@@ -77,9 +77,6 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		if err := r.validate(); err != nil {
 			return nil, err
 		}
-		if err := c.log.owns(r); err != nil {
-			return nil, err
-		}
 		if c.resources[r.name] != nil {
 			return nil, fmt.Errorf("dtx: %w: two resources have the name %s", pawl.ErrInvalid, r.name)
 		}
@@ -92,6 +89,9 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		return nil, failed("check", err)
 	}
 	for _, r := range resources {
+		if err := c.owns(ctx, r); err != nil {
+			return nil, err
+		}
 		if err := r.Check(ctx); err != nil {
 			return nil, err
 		}

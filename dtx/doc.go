@@ -19,7 +19,7 @@
 //
 //   - All branches are committed, or none, whichever process or server dies, and whichever message is lost.
 //   - Nil means that all are committed. [ErrAborted] means that none is. [ErrPending] means that commit is decided, and that some
-//     branches follow. [ErrInDoubt] means that the log gave no answer, so recovery decides.
+//     branches follow. [ErrInDoubt] means that the log gave no answer, or that its disk failed the COMMIT. Then recovery decides.
 //   - Recovery needs no operator. Each [Coordinator] finishes the branches of dead coordinators of its log, and touches no others.
 //   - A frozen coordinator that wakes decides nothing after recovery has fenced it. No clock is trusted for that.
 //
@@ -57,6 +57,9 @@
 //
 // Each database that takes part must keep what it has acknowledged, too. A failover to an asynchronous replica, or an older backup, loses
 // its half of transactions. Nothing notices that, because a branch that is gone counts as finished.
+//
+// With lib/pq an idle connection of the log that has died is found at the decision only. Then the coordinator
+// fences its own row, so all its open transactions over several databases abort.
 //
 // A server of MySQL or MariaDB that becomes read-only at a switchover keeps its connections. Call SetConnMaxLifetime of your *sql.DB with 30 s or
 // so: else a coordinator stays there, and each decision and each recovery fails.

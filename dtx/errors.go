@@ -15,8 +15,8 @@ var (
 	// ErrPending says that commit is decided, and that some branches could not be told yet. Recovery commits them.
 	ErrPending = errors.New("commit is decided and some branches follow")
 
-	// ErrInDoubt says that nobody knows yet whether the transaction commits: the log gave no answer. Recovery
-	// commits all branches or none. Only true is an answer of [Log.Committed] then: the record of a commit is deleted when all
+	// ErrInDoubt says that nobody knows yet whether the transaction commits: the log gave no answer, or the disk failed the COMMIT. Recovery
+	// commits all branches or none. Of a transaction with one branch that writes, recovery decides nothing: its rows tell. Only true is an answer of [Log.Committed] then: the record of a commit is deleted when all
 	// branches are committed. So put a unique key of your own into the transaction. The INSERT of a repeat waits for recovery, and
 	// fails if the key is there.
 	ErrInDoubt = errors.New("the outcome of the transaction is in doubt")

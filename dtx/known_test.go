@@ -89,15 +89,26 @@ func TestForeignLog(t *testing.T) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	again, err := dtx.NewLog(dialect.SQLite, db, nil) // the same log once more
+	var file string
+	if err := db.QueryRow("SELECT file FROM pragma_database_list").Scan(&file); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := driver.Open("file:" + filepath.ToSlash(file) + "?_pragma=busy_timeout(60000)&_pragma=synchronous(full)")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = dtx.New(t.Context(), other, []*dtx.Resource{again.Resource("other")}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(t.Context()); err != nil {
-		t.Error(err)
+	defer pool.Close()
+	for name, db := range map[string]*sql.DB{"the same pool": db, "another pool": pool} {
+		again, err := dtx.NewLog(dialect.SQLite, db, nil) // the same log once more
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err = dtx.New(t.Context(), other, []*dtx.Resource{again.Resource("other")}, nil); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := errors.Join(c.Run(t.Context(), nothing, again.Resource("other")), c.Close(t.Context())); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -195,7 +195,7 @@ func lostDecision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := dtx.New(t.Context(), log, books.parts, &dtx.Options{Lease: time.Second, Settle: time.Minute})
+	c, err := dtx.New(t.Context(), log, books.parts, &dtx.Options{Lease: time.Minute, Settle: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

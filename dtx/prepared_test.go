@@ -68,8 +68,8 @@ func otherProtocols(t *testing.T) {
 	}
 }
 
-// TestFlushed: a log in a database of SQLite that does not flush is refused. Mode WAL does not flush by default. The other databases of
-// the connection have to flush, too.
+// TestFlushed: a log in a database of SQLite that does not flush is refused, also in an attached one. Mode WAL does not flush by default. Attached databases
+// that do not have the log are not judged.
 func TestFlushed(t *testing.T) {
 	t.Parallel()
 	dir := filepath.ToSlash(t.TempDir())
@@ -81,7 +81,7 @@ func TestFlushed(t *testing.T) {
 		{"file:?&_pragma=journal_mode(memory)", "", "main.journal_mode"},
 		{"file:?&_pragma=journal_mode(off)", "", "main.journal_mode"},
 		{":memory:", "", "main.journal_mode"},
-		{"file:?", "ATTACH '?' AS \"it's \"\"\"", ""},
+		{"file:?", "ATTACH ':memory:' AS scratch", ""},
 		{"file:?", "ATTACH '?' AS aux", ""},
 		{"file:?", "ATTACH '?' AS aux; PRAGMA aux.synchronous = off", "aux.synchronous"},
 		{"file:?", "ATTACH ':memory:' AS aux", "aux.journal_mode"},
@@ -135,5 +135,22 @@ func TestBinaryLog(t *testing.T) {
 	if err := dtx.MySQL("bank", db).Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	refused(testservers.MariaDBPool(t, server.Addr, func(c *mysql.Config) { c.Params = map[string]string{"autocommit": "0"} }), "autocommit")
+	manual := testservers.MariaDBPool(t, server.Addr, func(c *mysql.Config) { c.Params = map[string]string{"autocommit": "0"} })
+	if err := dtx.MySQL("bank", manual).Check(t.Context()); err != nil { // a branch begins and commits explicitly
+		t.Error(err)
+	}
+	tables, err := dtx.NewLog(dialect.MySQL, db, nil)
+	if err == nil {
+		err = tables.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := dtx.NewLog(dialect.MySQL, manual, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Check(t.Context()); !errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "never committed") {
+		t.Error(err)
+	}
 }

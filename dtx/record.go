@@ -184,13 +184,21 @@ type record struct {
 	resources []string
 }
 
-// records returns all decisions.
+// records returns all decisions. A standby may lack the last ones, and is refused.
 func (l *Log) records(ctx context.Context, identity int64) (all []record, err error) {
+	conn, err := l.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // back to the pool
+	if err := primary(ctx, l.dialect, conn); err != nil {
+		return nil, err
+	}
 	query, args, err := l.new().Add("SELECT coordinator, number, resources FROM ").Table(l.decided.Name).Build()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := l.db.QueryContext(ctx, query, args...)
+	rows, err := conn.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

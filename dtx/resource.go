@@ -24,13 +24,14 @@ type Resource struct {
 
 // PostgreSQL returns a database as a resource. The name is 1 to 30 ASCII letters, digits and underscores. Recovery knows
 // the database by that name, so all processes use the same name. A pgxpool.Pool is such a database by stdlib.OpenDBFromPool of pgx. The server has to allow
-// prepared transactions: max_prepared_transactions is 0 as shipped. Recovery has to connect as the same user, or as a superuser.
+// prepared transactions: max_prepared_transactions is 0 as shipped. Recovery has to connect as the same user, or as a superuser. The database must be the
+// primary server, never a standby.
 func PostgreSQL(name string, db *sql.DB) *Resource {
 	return &Resource{name: name, dialect: dialect.PostgreSQL, db: db}
 }
 
 // MySQL returns a database of MySQL 8.0 or MariaDB 10.5, or later, as a resource; see [PostgreSQL] for the name. Server-side
-// rollback of silent connections is by wait_timeout, which a branch sets. A prepared branch of MariaDB is bound to its connection until that ends.
+// rollback of silent connections is by wait_timeout, which a branch sets. A server with read_only = 1 is taken for a replica, and refused. A prepared branch of MariaDB is bound to its connection until that ends.
 func MySQL(name string, db *sql.DB) *Resource {
 	return &Resource{name: name, dialect: dialect.MySQL, db: db}
 }
@@ -38,7 +39,7 @@ func MySQL(name string, db *sql.DB) *Resource {
 // Resource returns the log's own database as a resource; see [PostgreSQL] for the name. The branch there is committed together with the
 // decision, in one local transaction. So that database need not be able to prepare. One such resource may be in a transaction.
 //
-// SQLite commits to several attached files together only while none is in mode WAL. Else a branch writes only to the file that has the log.
+// SQLite commits to several attached files together only while none is in mode WAL. Else a branch must write only to the file that has the log.
 //
 // A file of SQLite has one writer. A transaction that waits for a row of another database keeps recovery out of the file meanwhile. So set
 // a short time-out for locks there, such as innodb_lock_wait_timeout.
@@ -75,29 +76,37 @@ func (r *Resource) validate() error {
 	return nil
 }
 
-// owns returns an error if the resource is of another log, whose database does not have the records of this one.
-func (l *Log) owns(r *Resource) error {
-	if r.log != nil && r.db != l.db {
-		return fmt.Errorf("dtx: %w: the resource %s is the database of another log", pawl.ErrInvalid, r.name)
+// owns returns an error if the resource is of another log, whose database does not have the records of this one. Another pool may have the same log.
+func (c *Coordinator) owns(ctx context.Context, r *Resource) error {
+	if r.log == nil || r.db == c.log.db {
+		return nil
 	}
-	return nil
+	identity, err := r.log.check(ctx)
+	if err == nil && identity != c.identity {
+		err = foreignLog(r)
+	}
+	return failed("check", err)
 }
 
-// Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change.
+func foreignLog(r *Resource) error {
+	return fmt.Errorf("%w: the resource %s is the database of another log", pawl.ErrInvalid, r.name)
+}
+
+// Check returns an error unless the database can prepare branches, and keeps them over a crash. The error names the setting to change. A standby
+// cannot prepare: its error matches [pawl.ErrUnavailable].
 func (r *Resource) Check(ctx context.Context) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
 	err := r.db.PingContext(ctx)
 	if err == nil && !r.readOnly { // else there is nothing to keep
-		err = CheckDurable(ctx, r.dialect, r.db)
+		err = checkSettings(ctx, r.dialect, r.db, flushes(r.dialect, "main"))
+	}
+	if err == nil && r.prepares() && r.dialect == dialect.PostgreSQL {
+		err = r.checkSlots(ctx)
 	}
 	if err == nil && r.prepares() {
-		if r.dialect == dialect.PostgreSQL {
-			err = r.checkSlots(ctx)
-		} else {
-			_, err = r.list(ctx, 0)
-		}
+		_, err = r.list(ctx, 0)
 	}
 	return failed("check the resource "+r.name, err)
 }
@@ -155,19 +164,46 @@ type named struct {
 	age time.Duration
 }
 
+// errStandby says that a server does not have the branches and records that a promotion brings. An empty list would end transactions there.
+var errStandby = fmt.Errorf("%w: the server is a standby, or has read_only = 1, so it may lack prepared branches and records; the primary has them", pawl.ErrUnavailable)
+
+// primary returns an error if the server of a connection is a standby. A pool may have several servers.
+func primary(ctx context.Context, d dialect.Dialect, conn *sql.Conn) error {
+	is, query := "0", map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT pg_is_in_recovery()::int::text", dialect.MySQL: "SELECT @@global.read_only"}[d]
+	if d != dialect.SQLite {
+		if err := dialect.New(d).Add(query).Scan(ctx, conn, &is); err != nil {
+			return err
+		}
+	}
+	if is != "0" && is != "OFF" { // a text since MariaDB 12
+		return errStandby
+	}
+	return nil
+}
+
 // listNames returns the prepared branches whose names have a prefix, and on MySQL all others too.
 func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, err error) {
-	s := dialect.New(r.dialect)
-	if r.dialect == dialect.PostgreSQL {
+	s, db := dialect.New(r.dialect), dialect.DB(r.db)
+	if r.dialect == dialect.PostgreSQL { // the row of a standby comes first: a promotion has all branches before its end
+		s.Add("SELECT 0::bigint, -1, 0, '' WHERE pg_is_in_recovery() UNION ALL ")
 		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix + "%")
 	} else {
+		conn, err := r.db.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close() //nolint:errcheck // back to the pool
+		if err := primary(ctx, r.dialect, conn); err != nil {
+			return nil, err
+		}
 		s.Add("XA RECOVER")
+		db = conn
 	}
 	query, args, err := s.Build()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := r.db.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +216,8 @@ func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, e
 			return nil, err
 		}
 		switch {
+		case length < 0:
+			return nil, errStandby
 		case r.dialect == dialect.PostgreSQL:
 			all = append(all, named{branchName{global: name}, max(time.Duration(first)*time.Millisecond, 0)})
 		case length <= len(name):

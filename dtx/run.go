@@ -40,7 +40,8 @@ func (t *Tx) On(r *Resource) dialect.DB {
 //
 // The error matches [ErrAborted], [ErrPending] or [ErrInDoubt], and [Error] tells the ID. If ctx ends before the
 // decision, the transaction aborts. So ctx bounds how long a database that hangs keeps the rows of the others locked. From the moment that
-// Run asks the log for the decision, Run takes up to three times Options.Settle, whether or not ctx has ended.
+// Run asks the log for the decision, Run takes up to three times Options.Settle, whether or not ctx has ended. To give a connection back takes up to a
+// second more.
 //
 // Run refuses a resource that can be prepared, where New has the name as read-only or as the log's. That is so in a transaction of that resource alone, too.
 //
@@ -96,12 +97,11 @@ func (c *Coordinator) choose(resources []*Resource) ([]*Resource, error) {
 	locals := 0
 	for i, r := range resources {
 		known := c.resources[r.name]
-		if err := c.log.owns(r); err != nil {
-			return nil, err
-		}
 		switch {
 		case known == nil || known.db != r.db:
 			return nil, fmt.Errorf("dtx: %w: the coordinator does not know the resource %s", pawl.ErrInvalid, r.name)
+		case r.log != nil && known.log == nil && r.db != c.log.db: // else New has seen the log
+			return nil, failed("run", foreignLog(r))
 		case r.prepares() && !known.prepares(): // recovery would list no branches there: refused also if this transaction prepares none
 			return nil, fmt.Errorf("dtx: %w: the coordinator prepares nothing on the resource %s, which New has as read-only or as the log's", pawl.ErrInvalid, r.name)
 		case i > 0 && r.name == resources[i-1].name:

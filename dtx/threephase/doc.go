@@ -29,7 +29,7 @@
 //
 // All agents have to vote. So while an agent is down, open transactions are finished and new ones abort. A log that is
 // lost, or restored from a copy, has forgotten votes. Peers refuse an agent with a new log until an operator calls [Log.Trust]. No agent
-// can see that a log is an old copy.
+// can see that a log is an old copy. A database that forgets its prepared work loses its half, and nothing notices after Trust.
 //
 // Messages have no signature. Without mutual TLS in the user's server and [Options].Client, any sender that reaches an agent can vote, decide
 // and send payloads. Only messages of browsers are refused, because a web page reaches what its reader's machine reaches. [Options].Authenticate ties a certificate to the name of an agent.

@@ -2,6 +2,7 @@ package threephase_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -27,10 +28,11 @@ type network struct {
 	mu     sync.Mutex
 	agents map[string]http.Handler
 	cut    map[[2]string]bool
-	faults bool              // answers are lost, and messages repeated
-	sent   []sentBefore      // all messages
-	flying map[string]int    // messages without an answer, by receiver
-	after  func(from string) // called before each message
+	faults bool                                      // answers are lost, and messages repeated
+	sent   []sentBefore                              // all messages
+	flying map[string]int                            // messages without an answer, by receiver
+	after  func(from string)                         // called before each message
+	route  func(to string, body []byte) http.Handler // nil: the agent
 	late   sync.WaitGroup
 }
 
@@ -124,6 +126,11 @@ func (l link) pass(ctx context.Context, from, to string) error {
 
 func (l link) call(ctx context.Context, to string, body []byte) (*http.Response, error) {
 	h, _ := l.agent("", to)
+	l.mu.Lock()
+	if l.route != nil {
+		h = cmp.Or(l.route(to, body), h)
+	}
+	l.mu.Unlock()
 	if h == nil {
 		return nil, errors.New("connection refused")
 	}

@@ -20,7 +20,8 @@ type Handler interface {
 	Commit(ctx context.Context, id ID) error
 	// Abort undoes the work. Abort is called again until it returns nil, also for work that was never prepared.
 	Abort(ctx context.Context, id ID) error
-	// Prepared returns the IDs of the work that is prepared.
+	// Prepared returns the IDs of the work that is prepared. The list has all work whose Prepare has returned nil, until Commit or Abort returns nil. If
+	// that is not known, Prepared returns an error, and never a shorter list.
 	Prepared(ctx context.Context) ([]ID, error)
 }
 

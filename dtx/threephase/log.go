@@ -103,8 +103,14 @@ func (l *Log) Migrate(ctx context.Context) error {
 func (l *Log) Check(ctx context.Context) error {
 	_, err := l.check(ctx)
 	if err == nil {
-		err = checkDurable(ctx, l.dialect, l.db)
+		err = checkDurable(ctx, l.dialect, l.db, l.rows.Name)
 	}
+	return failed("check", err)
+}
+
+// CheckTables does what Check does, but takes any settings of the database. So an operator reaches also a log that [New] refuses.
+func (l *Log) CheckTables(ctx context.Context) error {
+	_, err := l.check(ctx)
 	return failed("check", err)
 }
 

@@ -204,13 +204,18 @@ func (a *Agent) receive(ctx context.Context, e envelope) (done bool, err error) 
 }
 
 // lacks reports whether this agent has no work of a transaction that is committed, and that its log does not have. A commit needs the votes
-// of all agents, so this agent has voted yes, and has lost its log. The work is prepared until an operator has decided.
+// of all agents, so this agent has voted yes, and has lost its log. The work is prepared until an operator has decided. Or another process has the
+// log, and has voted.
 func (a *Agent) lacks(id ID) (bool, error) {
+	ctx, cancel := a.within()
+	defer cancel()
+	if err := a.log.mine(ctx); err != nil {
+		a.note(err)
+		return false, err
+	}
 	if a.handler == nil {
 		return true, nil
 	}
-	ctx, cancel := a.within()
-	defer cancel()
 	prepared, err := a.handler.Prepared(ctx)
 	return err == nil && !slices.Contains(prepared, id), err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/dtx/threephase"
+	"github.com/pawl-go/pawl/dtx/threephase/internal/protocol"
 )
 
 // TestOldMessages: all messages of transactions that are over come again, in any order, and change nothing.
@@ -344,6 +346,42 @@ func TestTakeOver(t *testing.T) {
 		}
 		if id == unknown {
 			t.Errorf("%v is given twice", id)
+		}
+	})
+}
+
+// TestTakenOverCommit: a process whose log another process has taken hears of a commit on which the other has voted. The first must not say that the
+// commit is done there: the coordinator would forget the transaction, and the second process would wait for ever.
+func TestTakenOverCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup(t, threephase.Options{Timeout: time.Second}, "bank", "stock", "witness")
+		defer g.close()
+		<-time.After(250 * time.Millisecond) // as above
+		first, strays := g.agents["witness"], 0
+		g.start("witness")
+		g.net.mu.Lock()
+		g.net.route = func(to string, body []byte) http.Handler {
+			if to == "witness" && strays == 0 && strings.Contains(string(body), fmt.Sprintf(`"kind":%d`, protocol.Commit)) {
+				strays++
+				return first
+			}
+			return nil
+		}
+		g.net.mu.Unlock()
+		if _, err := g.agents["bank"].Commit(t.Context(), work); err != nil && !errors.Is(err, dtx.ErrPending) {
+			t.Error(err)
+		}
+		<-time.After(100 * time.Millisecond) // of the bubble: the first process has answered
+		g.net.split([]string{"witness"})
+		<-time.After(10 * time.Second) // of the bubble: the others forget the transaction if all agents have finished
+		g.net.split(nil)
+		g.until("all is forgotten", g.quiet)
+		if strays != 1 {
+			t.Errorf("%d messages went to the first process", strays)
+		}
+		if err := first.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -94,7 +94,7 @@ func (l *ledger) with(ctx context.Context, make bool, fn func(context.Context, o
 		o.resources = append(o.resources, r)
 	}
 	if !make {
-		err = ask(ctx, log.Check)
+		err = ask(ctx, log.CheckTables)
 	}
 	if err == nil {
 		err = fn(ctx, o)

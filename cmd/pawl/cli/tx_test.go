@@ -288,6 +288,22 @@ func TestTx_ls_without_resources(t *testing.T) {
 	}
 }
 
+// TestTx_unflushed: an operator reaches a log whose server does not flush, though no coordinator and no agent starts there. Recovery names the cure.
+func TestTx_unflushed(t *testing.T) {
+	t.Parallel()
+	url := "mysql://root@" + testservers.MariaDB(t, "--log-bin", "--sync-binlog=0").Addr + "/pawl"
+	for _, agent := range [][]string{nil, {"--agent"}} {
+		for _, verb := range []string{"migrate", "ls"} {
+			want(t, 0, "memory:", append([]string{"tx", verb, "--db", url}, agent...)...)
+		}
+	}
+	want(t, 64, "memory:", "tx", "show", "pawl-1-2-3", "--db", url)
+	_, stderr := want(t, 64, "memory:", "tx", "recover", "--db", url, "--resource", "stock="+url)
+	complaint(t, stderr, "SET GLOBAL sync_binlog = 1")
+	_, stderr = want(t, 64, "memory:", "tx", "agent", "--db", url, "--name", "a", "--listen", "127.0.0.1:0", "--peer", "b=http://127.0.0.1:1/", "--peer", "c=http://127.0.0.1:2/")
+	complaint(t, stderr, "SET GLOBAL sync_binlog = 1")
+}
+
 // TestTx_rights: an operator reads which right is missing, and the exit code is not that of a fault of pawl.
 func TestTx_rights(t *testing.T) {
 	t.Parallel()

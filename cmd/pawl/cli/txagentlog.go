@@ -60,7 +60,7 @@ func (l *ledger) withAgentLog(ctx context.Context, make bool, fn func(context.Co
 		}
 	}
 	if !make {
-		err = ask(ctx, log.Check)
+		err = ask(ctx, log.CheckTables)
 	}
 	if err == nil {
 		err = fn(ctx, log, db, handler)
