@@ -138,7 +138,7 @@ func (f *feed) recover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if pending <= len(came) { // the others are acknowledged, or are among those that the server counts as new
+		if pending <= len(came) { // no further message is missing, because the last process has acknowledged some, or the server counts some as new
 			break
 		}
 	}
@@ -159,7 +159,7 @@ func (f *feed) recover(ctx context.Context) error {
 	return nil
 }
 
-// come adds messages to those that came, and returns how many of the last process are among them. A server before 2.10.14 may give the last message of
+// come notes which messages came, and returns how many further ones of the last process came. A server before 2.10.14 may give the last message of
 // the stream twice, and counts the second delivery as the first. Then the server gives an earlier message after AckWait only. A later server counts a message as
 // new that was on its way to a process that had gone.
 func (f *feed) come(came map[uint64]bool, got []*delivery) (n int) {

@@ -38,7 +38,7 @@
 // consumers with Options.MaxAckPending. The setting stays where the durable consumer exists: change that with nats consumer edit.
 // An inbox.ConsumerOptions.Window that is larger is never full.
 // Several processes share the number, so have room for the windows of all, and for the messages that wait behind failures. Processes that ask for
-// more than the server may hand out wait for each other, for up to 50 ms a pull.
+// more than the server may hand out wait for each other, up to 50 ms a pull.
 //
 // A pull asks for twice as many messages at most as the largest full pull since the last slow one. After a slow pull, the next asks for half of
 // the messages that came. So large messages on a slow network arrive within
