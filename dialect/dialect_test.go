@@ -377,7 +377,7 @@ func TestMayHaveCommitted(t *testing.T) {
 	for err, may := range map[error]bool{
 		&pgconn.PgError{Code: "53100"}: false, &pgconn.PgError{Code: "40001"}: false, &pgconn.PgError{Code: "23505"}: false,
 		&mysql.MySQLError{Number: 1026}: true, &mysql.MySQLError{Number: 1180}: true, &mysql.MySQLError{Number: 1030}: true, &mysql.MySQLError{Number: 1317}: true,
-		&mysql.MySQLError{Number: 1213}: false, &mysql.MySQLError{Number: 1290}: false, &mysql.MySQLError{Number: 3101}: false,
+		&mysql.MySQLError{Number: 1213}: false, &mysql.MySQLError{Number: 1290}: false, &mysql.MySQLError{Number: 3100}: false, &mysql.MySQLError{Number: 3101}: false,
 		nil: false,
 	} {
 		if dialect.MayHaveCommitted(err) != may {

@@ -95,7 +95,7 @@ func Full(err error) bool {
 // PostgreSQL refuses only what it has not committed.
 func MayHaveCommitted(err error) bool {
 	_, number, file := codes(err)
-	return number != 0 && !Again(err) && !ReadOnly(err) && number != 3101 || // the group rolled back
+	return number != 0 && !Again(err) && !ReadOnly(err) && number != 3100 && number != 3101 || // group replication has rolled back
 		file&0xff == 10 // I/O
 }
 

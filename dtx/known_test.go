@@ -4,17 +4,20 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/driver"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // fileLog returns a log in a file. Init is called with each connection.
@@ -109,6 +112,31 @@ func TestForeignLog(t *testing.T) {
 		if err := errors.Join(c.Run(t.Context(), nothing, again.Resource("other")), c.Close(t.Context())); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLogOfAnotherDefaultDatabase: the pool of a resource finds another table by the name of the log, or none.
+func TestLogOfAnotherDefaultDatabase(t *testing.T) {
+	t.Parallel()
+	config := testservers.MariaDBConfig(testservers.SharedMariaDB(t).Addr)
+	direct := testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr)
+	table, elsewhere := fmt.Sprintf("log_%d", time.Now().UnixNano()), fmt.Sprintf("other_%d", time.Now().UnixNano())
+	must(t, direct, "CREATE DATABASE "+elsewhere)
+	defer must(t, direct, "DROP DATABASE "+elsewhere)
+	log, err := dtx.NewLog(dialect.MySQL, direct, &dtx.LogOptions{Table: table})
+	if err == nil {
+		err = log.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr, func(c *mysql.Config) { c.DBName = elsewhere })
+	other, err := dtx.NewLog(dialect.MySQL, pool, &dtx.LogOptions{Table: config.DBName + "." + table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{other.Resource("shop")}, nil); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
 	}
 }
 

@@ -107,9 +107,25 @@ func (l *Log) Migrate(ctx context.Context) error {
 func (l *Log) Check(ctx context.Context) error {
 	_, err := l.check(ctx)
 	if err == nil {
+		err = l.onPrimary(ctx, func(*sql.Conn) error { return nil })
+	}
+	if err == nil {
 		err = CheckDurable(ctx, l.dialect, l.db, l.rows.Name)
 	}
 	return failed("check", err)
+}
+
+// onPrimary calls fn with a connection, unless its server is a standby.
+func (l *Log) onPrimary(ctx context.Context, fn func(*sql.Conn) error) error {
+	conn, err := l.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // back to the pool
+	if err := primary(ctx, l.dialect, conn); err != nil {
+		return err
+	}
+	return fn(conn)
 }
 
 // CheckTables does what Check does, but takes any settings of the database. So an operator reaches also a log that [New] refuses.
@@ -148,11 +164,7 @@ func (l *Log) check(ctx context.Context) (identity int64, err error) {
 // SQLite as shipped is taken. Yet in journal mode delete a power failure right after a commit may undo that commit. Mode WAL with synchronous = full does not, and
 // neither does synchronous = extra.
 func CheckDurable(ctx context.Context, d dialect.Dialect, db *sql.DB, table string) error {
-	schemas := []string{"main"}
-	if schema, _, found := strings.Cut(table, "."); found && schema != "main" {
-		schemas = append(schemas, schema)
-	}
-	settings := flushes(d, schemas...)
+	settings := flushes(d, table)
 	if d == dialect.MySQL {
 		settings = append(settings, setting{"autocommit", "SELECT @@autocommit", []string{"1"}, "a decision is acknowledged and never committed"})
 	}
@@ -185,9 +197,9 @@ type setting struct {
 
 const forgets = "a crash would lose decisions"
 
-// flushes are the settings with which a database flushes. Schemas are databases of SQLite: one in memory has a journal in memory. With a binary log that
-// is not flushed, InnoDB does not flush the commit either.
-func flushes(d dialect.Dialect, schemas ...string) (all []setting) {
+// flushes are the settings with which a database flushes. In SQLite the main database and that of the table count: one in memory has a journal in memory. With a
+// binary log that is not flushed, InnoDB does not flush the commit either.
+func flushes(d dialect.Dialect, table string) (all []setting) {
 	switch d {
 	case dialect.PostgreSQL:
 		return []setting{
@@ -199,6 +211,10 @@ func flushes(d dialect.Dialect, schemas ...string) (all []setting) {
 			{"innodb_flush_log_at_trx_commit", "SELECT @@global.innodb_flush_log_at_trx_commit", []string{"1", "3"}, forgets + " (try: SET GLOBAL innodb_flush_log_at_trx_commit = 1)"},
 			{"sync_binlog", "SELECT IF(@@global.log_bin, @@global.sync_binlog, 1)", []string{"1"}, forgets + " (try: SET GLOBAL sync_binlog = 1)"},
 		}
+	}
+	schemas := []string{"main"}
+	if schema, _, found := strings.Cut(table, "."); found && schema != "main" {
+		schemas = append(schemas, schema)
 	}
 	for _, schema := range schemas {
 		all = append(all, setting{schema + ".journal_mode", `PRAGMA "` + schema + `".journal_mode`, []string{"delete", "truncate", "persist", "wal"}, forgets},

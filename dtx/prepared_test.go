@@ -106,9 +106,11 @@ func TestFlushed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = log.Check(t.Context())
-		if (c.refused == "") != (err == nil) || err != nil && (!errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "the setting "+c.refused+" of SQLite")) {
-			t.Errorf("%+v: %v", c, err)
+		for _, check := range []func(context.Context) error{log.Check, log.Resource("local").Check} {
+			err := check(t.Context())
+			if (c.refused == "") != (err == nil) || err != nil && (!errors.Is(err, pawl.ErrUnsupported) || !strings.Contains(err.Error(), "the setting "+c.refused+" of SQLite")) {
+				t.Errorf("%+v: %v", c, err)
+			}
 		}
 	}
 }

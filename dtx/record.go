@@ -57,7 +57,7 @@ func (l *Log) beat(ctx context.Context, id int64) (fenced bool, err error) {
 	if _, err := l.repeat(ctx, l.new().Add("UPDATE ").Table(l.beats.Name).Add(" SET beat = beat + 1 WHERE id = ").Value(id)); err != nil {
 		return false, err
 	}
-	row, err := l.row(ctx, id)
+	row, err := l.row(ctx, l.db, id)
 	return err == nil && row != protocol.Live, err
 }
 
@@ -83,9 +83,9 @@ func (l *Log) probe(ctx context.Context, id int64) error {
 }
 
 // row reads a coordinator's row.
-func (l *Log) row(ctx context.Context, id int64) (protocol.Row, error) {
+func (l *Log) row(ctx context.Context, db dialect.DB, id int64) (protocol.Row, error) {
 	var fenced int
-	err := l.new().Add("SELECT fenced FROM ").Table(l.rows.Name).Add(" WHERE id = ").Value(id).Scan(ctx, l.db, &fenced)
+	err := l.new().Add("SELECT fenced FROM ").Table(l.rows.Name).Add(" WHERE id = ").Value(id).Scan(ctx, db, &fenced)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return protocol.Unknown, nil
@@ -186,19 +186,19 @@ type record struct {
 
 // records returns all decisions. A standby may lack the last ones, and is refused.
 func (l *Log) records(ctx context.Context, identity int64) (all []record, err error) {
-	conn, err := l.db.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close() //nolint:errcheck // back to the pool
-	if err := primary(ctx, l.dialect, conn); err != nil {
-		return nil, err
-	}
+	err = l.onPrimary(ctx, func(conn *sql.Conn) (err error) {
+		all, err = l.recordsAt(ctx, conn, identity)
+		return err
+	})
+	return all, err
+}
+
+func (l *Log) recordsAt(ctx context.Context, db dialect.DB, identity int64) (all []record, err error) {
 	query, args, err := l.new().Add("SELECT coordinator, number, resources FROM ").Table(l.decided.Name).Build()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conn.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

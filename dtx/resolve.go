@@ -2,6 +2,7 @@ package dtx
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -63,11 +64,14 @@ func (l *Log) Resolve(ctx context.Context, resources []*Resource, id ID, commit 
 func (l *Log) resolve(ctx context.Context, resources []*Resource, id ID, commit bool, reason string) error {
 	all, away := listAll(ctx, id.log, resources)
 	for {
-		row, err := l.row(ctx, id.coordinator)
-		if err != nil {
+		var row protocol.Row
+		var record bool
+		err := l.onPrimary(ctx, func(conn *sql.Conn) (err error) { // a standby may have the row, and not yet the record
+			if row, err = l.row(ctx, conn, id.coordinator); err == nil {
+				record, err = l.has(ctx, conn, id)
+			}
 			return err
-		}
-		record, err := l.has(ctx, l.db, id)
+		})
 		if err != nil {
 			return err
 		}

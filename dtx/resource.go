@@ -81,8 +81,10 @@ func (c *Coordinator) owns(ctx context.Context, r *Resource) error {
 	if r.log == nil || r.db == c.log.db {
 		return nil
 	}
-	identity, err := r.log.check(ctx)
-	if err == nil && identity != c.identity {
+	there := *c.log // a decision is written into the table of this log, through the pool of the resource
+	there.db = r.db
+	identity, err := there.check(ctx)
+	if errors.Is(err, dialect.ErrMissing) || err == nil && identity != c.identity {
 		err = foreignLog(r)
 	}
 	return failed("check", err)
@@ -99,8 +101,13 @@ func (r *Resource) Check(ctx context.Context) error {
 		return err
 	}
 	err := r.db.PingContext(ctx)
+	table := ""
+	if err == nil && r.log != nil { // the branch writes the decision, through this pool
+		table = r.log.rows.Name
+		err = r.log.onPrimary(ctx, func(*sql.Conn) error { return nil })
+	}
 	if err == nil && !r.readOnly { // else there is nothing to keep
-		err = checkSettings(ctx, r.dialect, r.db, flushes(r.dialect, "main"))
+		err = checkSettings(ctx, r.dialect, r.db, flushes(r.dialect, table))
 	}
 	if err == nil && r.prepares() && r.dialect == dialect.PostgreSQL {
 		err = r.checkSlots(ctx)

@@ -111,6 +111,33 @@ func TestReplica(t *testing.T) {
 	}
 }
 
+// TestReplicaWithTheLog: no coordinator starts on a log whose server may lack records, because its recovery would read none. An operator looks on.
+func TestReplicaWithTheLog(t *testing.T) {
+	t.Parallel()
+	db := testservers.MariaDBPool(t, testservers.MariaDB(t).Addr) // whose user may write all the same
+	log, err := dtx.NewLog(dialect.MySQL, db, nil)
+	if err == nil {
+		err = log.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, db, "INSERT INTO pawl_dtx (id, fenced, began, name) VALUES (7, 1, 0, 'shop')", "INSERT INTO pawl_dtx_decided (coordinator, number, decided, resources) VALUES (7, 1, 0, 'stock')",
+		"SET GLOBAL read_only = 1")
+	if err := log.Resource("shop").Check(t.Context()); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
+	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{dtx.MySQL("stock", db)}, nil); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
+	if err := log.CheckTables(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if all, err := log.Transactions(t.Context(), nil); len(all) != 1 || !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(all, err)
+	}
+}
+
 func must(t *testing.T, db *sql.DB, queries ...string) {
 	t.Helper()
 	for _, query := range queries {

@@ -54,7 +54,8 @@ type Prepared struct {
 }
 
 // Transactions returns the transactions of the log that are not finished on every resource, sorted by ID. The error joins those of
-// resources that do not answer; the transactions are returned all the same, without the branches there.
+// resources that do not answer, and tells of a log on a standby, which may lack the last records. The transactions are returned all the same,
+// without the branches of such resources.
 func (l *Log) Transactions(ctx context.Context, resources []*Resource) ([]Transaction, error) {
 	identity, err := l.named(ctx, resources)
 	if err != nil {
@@ -66,11 +67,12 @@ func (l *Log) Transactions(ctx context.Context, resources []*Resource) ([]Transa
 		return nil, failed("list transactions", errors.Join(away, err))
 	}
 	records, err := l.records(ctx, identity)
-	if err != nil {
-		return nil, failed("list transactions", errors.Join(away, err))
+	if errors.Is(err, errStandby) { // an operator looks on
+		away = errors.Join(away, err)
+		records, err = l.recordsAt(ctx, l.db, identity)
 	}
-	orders, err := l.heuristics(ctx, identity)
-	if err != nil {
+	orders, unread := l.heuristics(ctx, identity)
+	if err = errors.Join(err, unread); err != nil {
 		return nil, failed("list transactions", errors.Join(away, err))
 	}
 	all := make(map[ID]*Transaction)

@@ -297,7 +297,13 @@ func TestTx_unflushed(t *testing.T) {
 			want(t, 0, "memory:", append([]string{"tx", verb, "--db", url}, agent...)...)
 		}
 	}
-	want(t, 64, "memory:", "tx", "show", "pawl-1-2-3", "--db", url)
+	for _, verb := range [][]string{{"show", "pawl-1-2-3"}, {"resolve", "pawl-1-2-3", "--abort", "--reason", "test", "--resource", "stock=" + url}} {
+		_, stderr := want(t, 64, "memory:", append(append([]string{"tx"}, verb...), "--db", url)...)
+		complaint(t, stderr, "pawl-1-2-3")
+		if strings.Contains(stderr, "sync_binlog") {
+			t.Error(stderr)
+		}
+	}
 	_, stderr := want(t, 64, "memory:", "tx", "recover", "--db", url, "--resource", "stock="+url)
 	complaint(t, stderr, "SET GLOBAL sync_binlog = 1")
 	_, stderr = want(t, 64, "memory:", "tx", "agent", "--db", url, "--name", "a", "--listen", "127.0.0.1:0", "--peer", "b=http://127.0.0.1:1/", "--peer", "c=http://127.0.0.1:2/")
