@@ -92,6 +92,19 @@ func TestForeignLog(t *testing.T) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+	mariadb, err := dtx.NewLog(dialect.MySQL, testservers.MariaDBPool(t, testservers.SharedMariaDB(t).Addr), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached, err := dtx.NewLog(dialect.SQLite, db, &dtx.LogOptions{Table: "books.pawl_dtx"}) // another connection has attached it
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*dtx.Resource{mariadb.Resource("other"), attached.Resource("other")} {
+		if _, err := dtx.New(t.Context(), log, []*dtx.Resource{r}, nil); !errors.Is(err, pawl.ErrInvalid) {
+			t.Error(err)
+		}
+	}
 	var file string
 	if err := db.QueryRow("SELECT file FROM pragma_database_list").Scan(&file); err != nil {
 		t.Fatal(err)

@@ -107,9 +107,6 @@ func (l *Log) Migrate(ctx context.Context) error {
 func (l *Log) Check(ctx context.Context) error {
 	_, err := l.check(ctx)
 	if err == nil {
-		err = l.onPrimary(ctx, func(*sql.Conn) error { return nil })
-	}
-	if err == nil {
 		err = CheckDurable(ctx, l.dialect, l.db, l.rows.Name)
 	}
 	return failed("check", err)
@@ -159,7 +156,7 @@ func (l *Log) check(ctx context.Context) (identity int64, err error) {
 // CheckDurable returns an error unless a commit of a log is on disk when the database acknowledges the commit. The error matches
 // [pawl.ErrUnsupported], and names the setting. Some settings are of each connection, as all of SQLite are: CheckDurable sees those of one. In
 // SQLite the main database has to flush, and so has an attached database with the table of the log. Other attached databases are not judged: a branch must
-// write to none that does not flush.
+// write to none that does not flush. A standby, or a server with read_only = 1, may lack commits: the error matches [pawl.ErrUnavailable].
 //
 // SQLite as shipped is taken. Yet in journal mode delete a power failure right after a commit may undo that commit. Mode WAL with synchronous = full does not, and
 // neither does synchronous = extra.
@@ -177,6 +174,9 @@ func checkSettings(ctx context.Context, d dialect.Dialect, db *sql.DB, settings 
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // back to the pool
+	if err := primary(ctx, d, conn); err != nil {
+		return err
+	}
 	for _, s := range settings {
 		var is string
 		if err := dialect.New(d).Add(s.query).Scan(ctx, conn, &is); err != nil {

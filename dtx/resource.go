@@ -81,10 +81,16 @@ func (c *Coordinator) owns(ctx context.Context, r *Resource) error {
 	if r.log == nil || r.db == c.log.db {
 		return nil
 	}
+	if r.dialect != c.log.dialect {
+		return failed("check", foreignLog(r))
+	}
 	there := *c.log // a decision is written into the table of this log, through the pool of the resource
 	there.db = r.db
 	identity, err := there.check(ctx)
-	if errors.Is(err, dialect.ErrMissing) || err == nil && identity != c.identity {
+	switch {
+	case errors.Is(err, dialect.ErrMissing) || c.log.dialect == dialect.SQLite && dialect.Said(err) && !dialect.Again(err): // SQLite knows no such schema
+		err = fmt.Errorf("%w: %w", foreignLog(r), err)
+	case err == nil && identity != c.identity:
 		err = foreignLog(r)
 	}
 	return failed("check", err)
@@ -104,7 +110,6 @@ func (r *Resource) Check(ctx context.Context) error {
 	table := ""
 	if err == nil && r.log != nil { // the branch writes the decision, through this pool
 		table = r.log.rows.Name
-		err = r.log.onPrimary(ctx, func(*sql.Conn) error { return nil })
 	}
 	if err == nil && !r.readOnly { // else there is nothing to keep
 		err = checkSettings(ctx, r.dialect, r.db, flushes(r.dialect, table))

@@ -130,11 +130,18 @@ func TestReplicaWithTheLog(t *testing.T) {
 	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{dtx.MySQL("stock", db)}, nil); !errors.Is(err, pawl.ErrUnavailable) {
 		t.Error(err)
 	}
+	if _, err := dtx.New(t.Context(), log, nil, nil); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
 	if err := log.CheckTables(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if all, err := log.Transactions(t.Context(), nil); len(all) != 1 || !errors.Is(err, pawl.ErrUnavailable) {
-		t.Error(all, err)
+	all, err := log.Transactions(t.Context(), nil)
+	if len(all) != 1 || !errors.Is(err, pawl.ErrUnavailable) {
+		t.Fatal(all, err)
+	}
+	if err := log.Resolve(t.Context(), nil, all[0].ID, true, "test"); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/dtx/threephase"
+	"github.com/pawl-go/pawl/internal/testservers"
 )
 
 // TestUnflushed: a log in a file that does not flush is refused, as mode WAL of SQLite is without synchronous = full. An operator reaches the log all the same.
@@ -41,5 +42,27 @@ func TestUnflushed(t *testing.T) {
 		if (err == nil) != flushes {
 			t.Errorf("%s: %v", mode, err)
 		}
+	}
+}
+
+// TestReplica: no agent starts on a log whose server may lack votes. An operator looks on.
+func TestReplica(t *testing.T) {
+	t.Parallel()
+	db := testservers.MariaDBPool(t, testservers.MariaDB(t).Addr) // whose user may write all the same
+	log, err := threephase.NewLog(dialect.MySQL, db, nil)
+	if err == nil {
+		err = log.Migrate(t.Context())
+	}
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), "SET GLOBAL read_only = 1")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := threephase.New(t.Context(), log, "a", map[string]string{"b": "http://b/", "c": "http://c/"}, nil, nil); !errors.Is(err, pawl.ErrUnavailable) {
+		t.Error(err)
+	}
+	if err := log.CheckTables(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

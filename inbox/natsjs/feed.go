@@ -114,11 +114,11 @@ func (f *feed) recover(ctx context.Context) error {
 		f.comesAgain(window{now, now.Add(max(2*f.longest(), asking))})
 	}
 	came, old, size := make(map[uint64]bool), 0, scattered
-	for end := time.Now().Add(max(2*f.longest(), asking)); old < f.missing; {
+	for since := time.Now(); old < f.missing; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if time.Now().After(end) {
+		if f.tooLong(since) {
 			return fmt.Errorf("%d of %d have not come for long, as when %w", f.missing-old, f.missing, errTaken)
 		}
 		asked := time.Now()
@@ -131,7 +131,7 @@ func (f *feed) recover(ctx context.Context) error {
 		}
 		f.found = append(f.found, got...)
 		if n := f.come(came, got); n > 0 {
-			old, end = old+n, time.Now().Add(max(2*f.longest(), asking))
+			old, since = old+n, time.Now()
 			continue
 		}
 		pending, err := f.pending(ctx)
@@ -214,6 +214,9 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 
 // longest is AckWait as it was last seen, or as it was when the feed was opened.
 func (f *feed) longest() time.Duration { return max(f.hold, time.Duration(f.longer.Load())) }
+
+// tooLong reports whether the server would have given a message again since that time.
+func (f *feed) tooLong(since time.Time) bool { return time.Since(since) > max(2*f.longest(), asking) }
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -274,6 +274,9 @@ func TestLongerAckWait(t *testing.T) {
 	if err := f.Extend(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if is := f.(*feed); is.tooLong(time.Now().Add(-119*time.Minute)) || !is.tooLong(time.Now().Add(-121*time.Minute)) {
+		t.Error("the recovery does not wait for twice the longer AckWait")
+	}
 	if got, err := f.Receive(t.Context(), 1); len(got) > 0 || err != nil {
 		t.Error(got, err)
 	}
