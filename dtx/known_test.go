@@ -96,14 +96,8 @@ func TestForeignLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attached, err := dtx.NewLog(dialect.SQLite, db, &dtx.LogOptions{Table: "books.pawl_dtx"}) // another connection has attached it
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range []*dtx.Resource{mariadb.Resource("other"), attached.Resource("other")} {
-		if _, err := dtx.New(t.Context(), log, []*dtx.Resource{r}, nil); !errors.Is(err, pawl.ErrInvalid) {
-			t.Error(err)
-		}
+	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{mariadb.Resource("other")}, nil); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
 	}
 	var file string
 	if err := db.QueryRow("SELECT file FROM pragma_database_list").Scan(&file); err != nil {
@@ -125,6 +119,36 @@ func TestForeignLog(t *testing.T) {
 		if err := errors.Join(c.Run(t.Context(), nothing, again.Resource("other")), c.Close(t.Context())); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLogOfAnAttachedDatabase: the pool of a resource has not attached the database with the log. An error of the file says nothing of the log.
+func TestLogOfAnAttachedDatabase(t *testing.T) {
+	t.Parallel()
+	dir := filepath.ToSlash(t.TempDir())
+	db, plainly := fileLog(t, func(c *sqlite3.Conn) error { return c.Exec("ATTACH '" + dir + "/books.db' AS books") })
+	log, err := dtx.NewLog(dialect.SQLite, db, &dtx.LogOptions{Table: "books.pawl_dtx"})
+	if err == nil {
+		err = log.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, other := fileLog(t, plain)
+	if _, err := dtx.New(t.Context(), log, []*dtx.Resource{other.Resource("other")}, nil); !errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
+	}
+	missing, err := driver.Open("file:" + dir + "/none/log.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer missing.Close()
+	away, err := dtx.NewLog(dialect.SQLite, missing, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dtx.New(t.Context(), plainly, []*dtx.Resource{away.Resource("away")}, nil); err == nil || errors.Is(err, pawl.ErrInvalid) {
+		t.Error(err)
 	}
 }
 

@@ -103,13 +103,24 @@ func (l *Log) Migrate(ctx context.Context) error {
 }
 
 // Check does what Migrate does, but makes nothing: its error matches [dialect.ErrMissing] if a table is missing. A
-// database that acknowledges commits before they are on disk is refused: the error names its setting.
+// database that acknowledges commits before they are on disk is refused: the error names its setting. A standby, or a server with read_only = 1, is
+// refused with an error that matches [pawl.ErrUnavailable].
 func (l *Log) Check(ctx context.Context) error {
 	_, err := l.check(ctx)
 	if err == nil {
 		err = CheckDurable(ctx, l.dialect, l.db, l.rows.Name)
 	}
 	return failed("check", err)
+}
+
+// attached reports whether SQLite has attached the database of the table.
+func (l *Log) attached(ctx context.Context) (is bool, err error) {
+	schema, _, found := strings.Cut(l.rows.Name, ".")
+	if l.dialect != dialect.SQLite || !found {
+		return true, nil
+	}
+	err = l.new().Add("SELECT COUNT(*) > 0 FROM pragma_database_list WHERE name = ").Value(schema).Add(" COLLATE NOCASE").Scan(ctx, l.db, &is)
+	return is, err
 }
 
 // onPrimary calls fn with a connection, unless its server is a standby.
@@ -125,7 +136,7 @@ func (l *Log) onPrimary(ctx context.Context, fn func(*sql.Conn) error) error {
 	return fn(conn)
 }
 
-// CheckTables does what Check does, but takes any settings of the database. So an operator reaches also a log that [New] refuses.
+// CheckTables does what Check does, but takes any settings of the database, and a standby. So an operator reaches also a log that [New] refuses.
 func (l *Log) CheckTables(ctx context.Context) error {
 	_, err := l.check(ctx)
 	return failed("check", err)

@@ -86,11 +86,12 @@ func (c *Coordinator) owns(ctx context.Context, r *Resource) error {
 	}
 	there := *c.log // a decision is written into the table of this log, through the pool of the resource
 	there.db = r.db
-	identity, err := there.check(ctx)
-	switch {
-	case errors.Is(err, dialect.ErrMissing) || c.log.dialect == dialect.SQLite && dialect.Said(err) && !dialect.Again(err): // SQLite knows no such schema
-		err = fmt.Errorf("%w: %w", foreignLog(r), err)
-	case err == nil && identity != c.identity:
+	attached, err := there.attached(ctx)
+	identity := int64(0)
+	if err == nil && attached {
+		identity, err = there.check(ctx)
+	}
+	if errors.Is(err, dialect.ErrMissing) || err == nil && identity != c.identity {
 		err = foreignLog(r)
 	}
 	return failed("check", err)

@@ -99,7 +99,8 @@ func (l *Log) Migrate(ctx context.Context) error {
 }
 
 // Check does what Migrate does, but makes nothing: its error matches [dialect.ErrMissing] if a table is missing. A database that
-// acknowledges commits before they are on disk is refused: the error names its setting.
+// acknowledges commits before they are on disk is refused: the error names its setting. A standby, or a server with read_only = 1, is refused
+// with an error that matches [pawl.ErrUnavailable].
 func (l *Log) Check(ctx context.Context) error {
 	_, err := l.check(ctx)
 	if err == nil {
@@ -108,7 +109,7 @@ func (l *Log) Check(ctx context.Context) error {
 	return failed("check", err)
 }
 
-// CheckTables does what Check does, but takes any settings of the database. So an operator reaches also a log that [New] refuses.
+// CheckTables does what Check does, but takes any settings of the database, and a standby. So an operator reaches also a log that [New] refuses.
 func (l *Log) CheckTables(ctx context.Context) error {
 	_, err := l.check(ctx)
 	return failed("check", err)

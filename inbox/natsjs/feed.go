@@ -215,7 +215,7 @@ func (f *feed) pending(ctx context.Context) (int, error) {
 // longest is AckWait as it was last seen, or as it was when the feed was opened.
 func (f *feed) longest() time.Duration { return max(f.hold, time.Duration(f.longer.Load())) }
 
-// tooLong reports whether the server would have given a message again since that time.
+// tooLong reports whether nothing has come for twice AckWait, and at least for the time of an answer.
 func (f *feed) tooLong(since time.Time) bool { return time.Since(since) > max(2*f.longest(), asking) }
 
 func sleep(ctx context.Context, d time.Duration) error {
