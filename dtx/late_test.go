@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl/dtx"
 	"github.com/pawl-go/pawl/enginetest/proxy"
+	"github.com/pawl-go/pawl/internal/sqltest"
 )
 
 // gate lets a server of PostgreSQL stand still in PREPARE or COMMIT of a transaction that updates a table of a bank.
@@ -199,28 +200,13 @@ func lostDecision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx, err := books.dbs[0].Begin() // which has the row that a decision locks
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit
-	if _, err := tx.Exec("UPDATE " + books.table + " SET fenced = fenced WHERE id > 0"); err != nil {
-		t.Fatal(err)
-	}
-	result := make(chan error, 1)
-	go func() { result <- c.Run(t.Context(), books.move(0, 0, moves)) }()
-	until(t, "the server decides", func() bool {
-		return books.count(t, "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO "+`"`+books.table+"_decided%'") == 1
-	})
-	network.FreezeReplies()
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "commit is decided", func() bool { return books.records(t) == 1 })
-	books.coordinator(t)
-	until(t, "recovery commits", func() bool { return books.records(t) == 0 && books.prepared(t) == 0 })
-	network.Thaw() // which ends the connections
-	if err := <-result; !errors.Is(err, dtx.ErrInDoubt) {
+	err = sqltest.LostAnswer(t, books.dbs[0], "UPDATE "+books.table+" SET fenced = fenced WHERE id > 0", `INSERT INTO "`+books.table+`_decided%`, // the decision locks that row
+		network.FreezeReplies, network.Thaw, func() {
+			until(t, "commit is decided", func() bool { return books.records(t) == 1 })
+			books.coordinator(t)
+			until(t, "recovery commits", func() bool { return books.records(t) == 0 && books.prepared(t) == 0 })
+		}, func() error { return c.Run(t.Context(), books.move(0, 0, moves)) })
+	if !errors.Is(err, dtx.ErrInDoubt) {
 		t.Errorf("the transaction is committed, and the caller hears: %v", err)
 	}
 	if is := books.sums(t); is != [2]int{before[0] - moves, before[1] + moves} {

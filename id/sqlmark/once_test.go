@@ -3,7 +3,6 @@ package sqlmark_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/pawl-go/pawl/dialect"
 	"github.com/pawl-go/pawl/enginetest/proxy"
 	"github.com/pawl-go/pawl/id"
+	"github.com/pawl-go/pawl/internal/sqltest"
 	"github.com/pawl-go/pawl/internal/testservers"
 )
 
@@ -30,29 +30,10 @@ func TestLostAnswerIsNoConflict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx, err := direct.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit there is nothing to undo
-	exec(t, tx, "UPDATE "+table+" SET n = n")
-	result := make(chan error, 1)
-	go func() { _, err := mark.Raise(t.Context(), 2, first); result <- err }()
-	until := func(query string) {
-		for deadline, n := time.Now().Add(time.Minute), 0; n != 1; time.Sleep(5 * time.Millisecond) {
-			if err := direct.QueryRow(query).Scan(&n); err != nil || time.Now().After(deadline) {
-				t.Fatal("never: ", query, err)
-			}
-		}
-	}
-	until("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE \"" + table + "\"%'")
-	network.FreezeReplies()
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	until("SELECT COUNT(*) FROM " + table + " WHERE n = 2")
-	network.Thaw() // which ends the connections
-	if err := <-result; !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict) {
+	err = sqltest.LostAnswer(t, direct, "UPDATE "+table+" SET n = n", `UPDATE "`+table+`"%`, network.FreezeReplies, network.Thaw,
+		func() { sqltest.Until(t, direct, "SELECT COUNT(*) FROM "+table+" WHERE n = 2") },
+		func() error { _, err := mark.Raise(t.Context(), 2, first); return err })
+	if !errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict) {
 		t.Error(err)
 	}
 }
