@@ -44,6 +44,11 @@ func Repeat(ctx context.Context, such func(error) bool, fn func() error) error {
 	}
 }
 
+// Tries is [Again] for one call of [Repeat] that calls its function n times at most.
+func Tries(n int) func(error) bool {
+	return func(err error) bool { n--; return n > 0 && Again(err) }
+}
+
 // RolledBack reports whether MySQL or MariaDB may have rolled the whole transaction back with this error. The server commits each
 // further statement on that connection at once.
 func RolledBack(err error) bool {

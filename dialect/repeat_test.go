@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 // Repeat calls again after such errors only, and pauses ever longer, up to 100 ms.
@@ -49,4 +51,23 @@ func TestRepeatEndsWithItsContext(t *testing.T) {
 			t.Errorf("a ctx that has ended: %v", err)
 		}
 	})
+}
+
+// Repeat with Tries calls so many times at most, and only after an error that another transaction was in the way.
+func TestTries(t *testing.T) {
+	busy, other := &mysql.MySQLError{Number: 1213}, errors.New("other")
+	for end, want := range map[error]int{busy: 3, other: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			err := Repeat(t.Context(), Tries(3), func() error {
+				if calls++; calls == 1 {
+					return busy
+				}
+				return end
+			})
+			if calls != want || err != end {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		})
+	}
 }

@@ -343,6 +343,18 @@ func Seconds(d Dialect) string {
 	return "CAST(strftime('%s', 'now') AS INTEGER)"
 }
 
+// Primary returns the SQL of a condition: the server is no standby of PostgreSQL, and has no read_only on MySQL and MariaDB. Nothing else
+// tells a replica there. The variable read_only is a number, and a text since MariaDB 12.
+func Primary(d Dialect) string {
+	switch d {
+	case PostgreSQL:
+		return "NOT pg_is_in_recovery()"
+	case MySQL:
+		return "CAST(@@GLOBAL.read_only AS CHAR) IN ('0', 'OFF')"
+	}
+	return "1 = 1"
+}
+
 // StatementSeconds is [Seconds] at the start of the statement. PostgreSQL uses no index for a time that goes on while a statement runs.
 func StatementSeconds(d Dialect) string {
 	if d == PostgreSQL {

@@ -82,11 +82,8 @@ func New(ctx context.Context, log *Log, resources []*Resource, opts *Options) (*
 		}
 		c.resources[r.name] = r
 	}
-	if err := log.Check(ctx); err != nil {
+	if c.identity, err = log.sound(ctx); err != nil {
 		return nil, err
-	}
-	if c.identity, err = log.check(ctx); err != nil {
-		return nil, failed("check", err)
 	}
 	for _, r := range resources {
 		if err := c.owns(ctx, r); err != nil {

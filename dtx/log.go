@@ -106,11 +106,17 @@ func (l *Log) Migrate(ctx context.Context) error {
 // database that acknowledges commits before they are on disk is refused: the error names its setting. A standby, or a server with read_only = 1, is
 // refused with an error that matches [pawl.ErrUnavailable].
 func (l *Log) Check(ctx context.Context) error {
-	_, err := l.check(ctx)
+	_, err := l.sound(ctx)
+	return err
+}
+
+// sound is Check, and returns the identity of the log.
+func (l *Log) sound(ctx context.Context) (identity int64, err error) {
+	identity, err = l.check(ctx)
 	if err == nil {
 		err = CheckDurable(ctx, l.dialect, l.db, l.rows.Name)
 	}
-	return failed("check", err)
+	return identity, failed("check", err)
 }
 
 // attached reports whether SQLite has attached the database of the table.

@@ -182,23 +182,19 @@ var errStandby = fmt.Errorf("%w: the server is a standby, or has read_only = 1, 
 
 // primary returns an error if the server of a connection is a standby. A pool may have several servers.
 func primary(ctx context.Context, d dialect.Dialect, conn *sql.Conn) error {
-	is, query := "0", map[dialect.Dialect]string{dialect.PostgreSQL: "SELECT pg_is_in_recovery()::int::text", dialect.MySQL: "SELECT @@global.read_only"}[d]
-	if d != dialect.SQLite {
-		if err := dialect.New(d).Add(query).Scan(ctx, conn, &is); err != nil {
-			return err
-		}
+	var is bool
+	err := dialect.New(d).Add("SELECT ", dialect.Primary(d)).Scan(ctx, conn, &is)
+	if err == nil && !is {
+		err = errStandby
 	}
-	if is != "0" && is != "OFF" { // a text since MariaDB 12
-		return errStandby
-	}
-	return nil
+	return err
 }
 
 // listNames returns the prepared branches whose names have a prefix, and on MySQL all others too.
 func (r *Resource) listNames(ctx context.Context, prefix string) (all []named, err error) {
 	s, db := dialect.New(r.dialect), dialect.DB(r.db)
 	if r.dialect == dialect.PostgreSQL { // the row of a standby comes first: a promotion has all branches before its end
-		s.Add("SELECT 0::bigint, -1, 0, '' WHERE pg_is_in_recovery() UNION ALL ")
+		s.Add("SELECT 0::bigint, -1, 0, '' WHERE NOT (", dialect.Primary(r.dialect), ") UNION ALL ")
 		s.Add("SELECT (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, 0, 0, gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE ").Value(prefix + "%")
 	} else {
 		conn, err := r.db.Conn(ctx)

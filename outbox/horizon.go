@@ -110,11 +110,11 @@ func (t *Table) uncommitted(ctx context.Context, db *sql.DB, part int, after, up
 	if err != nil {
 		return nil, 0, err
 	}
-	var readOnly string // asked after the reading: transactions begin on another server when this one is read-only
-	if err := t.new().Add("SELECT CAST(@@GLOBAL.read_only AS CHAR)").Scan(ctx, tx, &readOnly); err != nil {
+	var primary bool // asked after the reading: transactions begin on another server when this one is read-only
+	if err := t.new().Add("SELECT ", dialect.Primary(t.dialect)).Scan(ctx, tx, &primary); err != nil {
 		return nil, 0, err
 	}
-	if readOnly != "0" && readOnly != "OFF" {
+	if !primary {
 		return nil, 0, errReadOnly
 	}
 	if len(places) == most {

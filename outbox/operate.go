@@ -146,17 +146,18 @@ func (t *Table) Purge(ctx context.Context, db *sql.DB, older time.Duration, stat
 	if err := t.new().Add("SELECT COALESCE(MAX(seq), 0) FROM ").Table(t.messages.Name).Scan(ctx, db, &last); err != nil {
 		return 0, failed("purge", err)
 	}
-	for tries := 1; ; {
-		seqs, deleted, err := t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second), after, last)
-		n += deleted
-		switch {
-		case err != nil && dialect.Again(err) && tries < purgeTries:
-			tries++
-		case err != nil || len(seqs) < maxBatch:
+	for {
+		var seqs []int64
+		err := dialect.Repeat(ctx, dialect.Tries(purgeTries), func() (err error) {
+			var deleted int64
+			seqs, deleted, err = t.purge(ctx, db, strings.Join(list, ", "), int64(older/time.Second), after, last)
+			n += deleted
+			return err
+		})
+		if err != nil || len(seqs) < maxBatch {
 			return n, failed("purge", err)
-		default: // a trigger may keep messages
-			after, tries = seqs[maxBatch-1], 1
 		}
+		after = seqs[maxBatch-1] // a trigger may keep messages
 	}
 }
 

@@ -15,11 +15,7 @@ import (
 // form is find, and again when other clients were in the way: those of a file, or of a table
 // that is being made.
 func (s *Sequence) form(ctx context.Context) error {
-	tries := 0
-	return dialect.Repeat(ctx, func(err error) bool { return tries < 10 && dialect.Again(err) }, func() error {
-		tries++
-		return s.find(ctx)
-	})
+	return dialect.Repeat(ctx, dialect.Tries(10), func() error { return s.find(ctx) })
 }
 
 // find finds the set in the databases that answer, and makes or enlarges it where that is

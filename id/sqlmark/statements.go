@@ -16,12 +16,12 @@ import (
 // guards are conditions of each UPDATE, and of each SELECT: the server flushes and takes
 // writes, as it is set now. In PostgreSQL the condition also turns the flush on until the transaction ends.
 var guards = map[dialect.Dialect]string{
-	dialect.PostgreSQL: `(current_setting('fsync') = 'on' AND NOT pg_is_in_recovery()
+	dialect.PostgreSQL: `(current_setting('fsync') = 'on' AND ` + dialect.Primary(dialect.PostgreSQL) + `
 		AND (SELECT c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = t.tableoid) = 'p'
 		AND CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) ELSE 'on' END = 'on')`,
 	dialect.MySQL: `(@@GLOBAL.innodb_flush_log_at_trx_commit = 1 AND (@@GLOBAL.log_bin = 0 OR @@GLOBAL.sync_binlog = 1)
-		AND @@GLOBAL.read_only = 0 AND @@autocommit = 1)`,
-	dialect.SQLite: `1 = 1`,
+		AND ` + dialect.Primary(dialect.MySQL) + ` AND @@autocommit = 1)`,
+	dialect.SQLite: dialect.Primary(dialect.SQLite),
 }
 
 // read returns the number as it is. Where the guard is not fulfilled it says why.
@@ -172,15 +172,15 @@ func (r *Registers) flushesPostgreSQL(ctx context.Context, table bool) error {
 		return err
 	}
 	var fsync, kind string
-	var replica, readOnly bool
-	err = r.db.QueryRowContext(ctx, `SELECT current_setting('fsync'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
-		COALESCE((SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = to_regclass($1)), '')`, quoted).Scan(&fsync, &replica, &readOnly, &kind)
+	var primary, readOnly bool
+	err = r.db.QueryRowContext(ctx, `SELECT current_setting('fsync'), `+dialect.Primary(dialect.PostgreSQL)+`, current_setting('transaction_read_only') = 'on',
+		COALESCE((SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = to_regclass($1)), '')`, quoted).Scan(&fsync, &primary, &readOnly, &kind)
 	switch {
 	case err != nil:
 		return err
 	case fsync != "on":
 		return loses("the server runs with fsync = %s", fsync)
-	case replica:
+	case !primary:
 		return noWrites("the server is a replica")
 	case readOnly:
 		return noWrites("the server or the session has default_transaction_read_only = on")
@@ -192,9 +192,9 @@ func (r *Registers) flushesPostgreSQL(ctx context.Context, table bool) error {
 
 func (r *Registers) flushesMySQL(ctx context.Context) error {
 	var flush, sync int
-	var log, readOnly, commits bool
+	var log, primary, commits bool
 	err := r.db.QueryRowContext(ctx, `SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog,
-		@@GLOBAL.read_only, @@autocommit`).Scan(&flush, &log, &sync, &readOnly, &commits)
+		`+dialect.Primary(dialect.MySQL)+`, @@autocommit`).Scan(&flush, &log, &sync, &primary, &commits)
 	switch {
 	case err != nil:
 		return err
@@ -204,7 +204,7 @@ func (r *Registers) flushesMySQL(ctx context.Context) error {
 		return loses("the server has a binary log and runs with sync_binlog = %d", sync)
 	case !commits:
 		return loses("the connection has autocommit = 0")
-	case readOnly:
+	case !primary:
 		return noWrites("the server has read_only = 1, as replicas have")
 	}
 	return nil

@@ -81,9 +81,7 @@ const tries = 10
 func (u *Updater) Do(ctx context.Context, lock *pawl.Mutex, check Check, update Update) (done bool, err error) {
 	err = lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := fence.FromContext(ctx, lock.Name())
-		try := 0
-		return dialect.Repeat(ctx, func(err error) bool { return try < tries && dialect.Again(err) }, func() (err error) {
-			try++
+		return dialect.Repeat(ctx, dialect.Tries(tries), func() (err error) {
 			done, err = u.transact(ctx, lock.Name(), token, check, update)
 			return err
 		})
