@@ -99,13 +99,3 @@ func (d *database) effects(t *testing.T) (ids []string) {
 	}
 	return ids
 }
-
-// until waits until a condition holds.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
