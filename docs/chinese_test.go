@@ -151,7 +151,7 @@ var chinese = map[string]string{
 	"postgres row":                     "postgres 行锁",
 	"mysql row":                        "mysql 行锁",
 	"memory":                           "内存",
-	"a node that starts again forgets a session that nobody renews":                     "节点重启后，没人续约的会话就忘了",
+	"a node that starts again forgets a session that nobody renews":                     "节点重启后，会忘掉没人续约的会话",
 	"each node has a queue of its own":                                                  "每个节点各有各的队列",
 	"two permits over three nodes admit three holders":                                  "两个许可分散在三个节点上，可能同时有三个持有者",
 	"readers over independent nodes may hold beside a writer":                           "在互相独立的节点上，读者可能和写者同时持有",
