@@ -112,7 +112,7 @@ func newRoot() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
 		Use:   "pawl",
-		Short: "Distributed locks, and what is built on them",
+		Short: "Coordination between machines: locks, IDs, messages, transactions",
 		Long: `pawl runs programs under locks that machines share. The command shows, breaks and resizes locks,
 runs commands once for a key, makes IDs, and shows messages that wait for a broker. Servers
 join groups, and a proxy balances requests over them.
